@@ -19,7 +19,8 @@ import numpy as np
 import warp as wp
 
 from shoal.cli.flags import docstring_of
-from shoal.mdp.binding import python_of
+from shoal.mdp.accesses import python_of
+from shoal.mdp.annotations import hints_of, takes
 from shoal.mdp.terms import (
     CHOICES,
     ActionTerm,
@@ -37,11 +38,11 @@ PAGE = Path(__file__).parent / "reference" / "terms.md"
 KINDS: dict[str, tuple[str, str, type, tuple[Any, ...]]] = {
     "actions": ("Actions", "Action", ActionTerm, (None,)),
     "commands": ("Commands", "Command", CommandTerm, (None,)),
-    "observations": ("Observations", "Obs", ObsTerm, (wp.float32, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector)),
-    "rewards": ("Rewards and metrics", "Reward", RewardTerm, (wp.float32,)),
-    "terminations": ("Terminations", "Done", DoneTerm, (wp.bool,)),
+    "observations": ("Observations", "Obs", ObsTerm, (float, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector)),
+    "rewards": ("Rewards and metrics", "Reward", RewardTerm, (float,)),
+    "terminations": ("Terminations", "Done", DoneTerm, (bool,)),
     "events": ("Events", "Event", EventTerm, (None,)),
-    "contacts": ("Contacts", "Contact", ContactTerm, (wp.bool,)),
+    "contacts": ("Contacts", "Contact", ContactTerm, (bool,)),
     "tiles": ("Sub-terrains", "Tile", TileTerm, (np.ndarray,)),
 }
 """Title, declaration, its class, and what its functions return, by the module of the functions."""
@@ -60,10 +61,9 @@ command or contact, or numbers. Functions of your own are written in the same wa
 [a task made of terms](../guide/task_of_terms.md).
 """
 
-SELECTIONS = r"(?:.*_)?(actuators?|joints?|bodies|body|geoms?|sites?|sensors?|tendons?|pairs|cameras|lights|materials)"
-GIVEN = {"state", "env", "i", "first", "is_new", "action", "memory", "rng", "difficulty"}
+GIVEN = {"state", "env", "i", "first", "is_new", "action", "rng", "difficulty"}
 """Parameters that the task passes itself."""
-TYPES = {"float32": "number", "float": "number", "int32": "integer", "int": "integer", "bool": "true or false"}
+TYPES = {"float": "number", "int": "integer", "bool": "true or false"}
 
 
 def functions_of(library: str) -> dict[str, Any]:
@@ -80,31 +80,22 @@ def functions_of(library: str) -> dict[str, Any]:
     return found
 
 
-def describe(name: str, parameter: inspect.Parameter) -> str | None:
+def describe(name: str, annotation: Any, default: Any) -> str | None:
     """Return a parameter with what it takes, or None for one that the task passes itself."""
-    if name in GIVEN:
+    rule = takes(annotation)
+    if name in GIVEN or (rule and not rule.said):
         return None
-    taken = re.sub(r"^(wp\.|warp\.)", "", str(getattr(parameter.annotation, "__name__", parameter.annotation)))
-    selected = re.fullmatch(SELECTIONS, name)
-    vector = re.search(r"vec(\d)", taken)
-    if selected:
-        what = f"pattern of {selected[1]}"
-    elif name in CHOICES:
-        what = " or ".join(get_args(CHOICES[name]))
-    elif name in {"command", "contact"}:
-        what = f"name of a {name}"
-    elif name == "axes":
-        what = "columns of the field"
-    elif name == "grid":
-        what = "length, width, distance [m]"
-    elif "tuple" in taken or (vector and vector[1] == "2"):
+    taken = re.sub(r"^(wp\.|warp\.)", "", str(getattr(annotation, "__name__", annotation)))
+    if rule:
+        what = rule.said
+    elif "tuple" in taken or taken == "vec2f":
         what = "lowest and highest"
-    elif vector:
+    elif vector := re.search(r"vec(\d)", taken):
         what = f"{vector[1]} numbers"
     else:
-        what = TYPES.get(taken, "number by pattern")
-    default = "" if parameter.default is inspect.Parameter.empty else f" = {_shown(name, parameter.default)}"
-    return f"`{name}`{default}: {what}"
+        what = TYPES[taken]
+    shown = "" if default is inspect.Parameter.empty else f" = {_shown(name, default)}"
+    return f"`{name}`{shown}: {what}"
 
 
 def _shown(name: str, default: Any) -> Any:
@@ -116,7 +107,8 @@ def _shown(name: str, default: Any) -> Any:
 def row(name: str, function: Any) -> str:
     """Return the row of a function."""
     text = " ".join((inspect.getdoc(function) or "").split()).replace("|", "\\|")
-    described = map(describe, (parameters := inspect.signature(function).parameters), parameters.values())
+    hints, parameters = hints_of(function), inspect.signature(function).parameters.values()
+    described = [describe(each.name, hints[each.name], each.default) for each in parameters]
     return f"| `{name}` | {text} | {'; '.join(each for each in described if each)} |".replace("|  |", "| |")
 
 

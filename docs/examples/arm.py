@@ -54,15 +54,13 @@ ROBOT = """
 
 
 @wp.func
-def move_joint(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[mdp.Actuator], step: wp.float32
-) -> None:
+def move_joint(state: Any, env: int, i: int, action: float, actuators: mdp.Actuators, step: float) -> None:
     """Set the target of a position actuator `step` times the action from where its joint is [rad]."""
     state.ctrl[env, actuators[i].index] = state.qpos[env, actuators[i].qpos] + step * action
 
 
 @wp.func
-def draw_goal(state: Any, env: wp.int32, first: wp.int32, radius: wp.vec2, angle: wp.vec2) -> None:
+def draw_goal(state: Any, env: int, first: int, radius: wp.vec2, angle: wp.vec2) -> None:
     """Draw a goal at a distance from the shoulder [m], in a direction [rad]; write its x and y."""
     length, direction = mdp.uniform(state, env, radius[0], radius[1]), mdp.uniform(state, env, angle[0], angle[1])
     state.commands[env, first] = length * wp.cos(direction)
@@ -70,21 +68,21 @@ def draw_goal(state: Any, env: wp.int32, first: wp.int32, radius: wp.vec2, angle
 
 
 @wp.func
-def tip_to_goal(state: Any, env: wp.int32, site: wp.int32, command: wp.int32) -> wp.vec2:
+def tip_to_goal(state: Any, env: int, site: mdp.SiteId, command: mdp.CommandColumn) -> wp.vec2:
     """Return the way from the tip to the goal along x and y [m]."""
     tip = state.site_xpos[env, site]
     return wp.vec2(state.commands[env, command] - tip[0], state.commands[env, command + 1] - tip[1])
 
 
 @wp.func
-def near_goal(state: Any, env: wp.int32, site: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def near_goal(state: Any, env: int, site: mdp.SiteId, command: mdp.CommandColumn, std: float) -> float:
     """Reward a tip at the goal: 1 there, 1/e at a distance of `std` [m]."""
     way = tip_to_goal(state, env, site, command)
     return wp.exp(-wp.dot(way, way) / (std * std))
 
 
 @wp.func
-def at_goal(state: Any, env: wp.int32, site: wp.int32, command: wp.int32, tolerance: wp.float32) -> wp.float32:
+def at_goal(state: Any, env: int, site: mdp.SiteId, command: mdp.CommandColumn, tolerance: float) -> float:
     """Return 1 where the tip is closer to the goal than `tolerance` [m], else 0."""
     return wp.where(wp.length(tip_to_goal(state, env, site, command)) < tolerance, 1.0, 0.0)
 

@@ -12,7 +12,7 @@ from shoal.tasks.quadruped.task import FlatVelocity
 
 
 @wp.func
-def base_height(state: Any, env: wp.int32, target: wp.float32, std: wp.float32) -> wp.float32:
+def base_height(state: Any, env: int, target: float, std: float) -> float:
     """Return 1 where the base is at the height `target` [m], and less within some `std` of it."""
     error = (state.qpos[env, 2] - target) / std
     return wp.exp(-error * error)

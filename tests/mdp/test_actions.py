@@ -193,7 +193,7 @@ def test_inverse_kinematics_of_a_position_leave_the_orientation_and_joints_elsew
 
 
 @wp.func
-def undirected(state: Any, env: wp.int32, action: wp.float32) -> None:
+def undirected(state: Any, env: int, action: float) -> None:
     """Turn no column of the actions into controls."""
 
 

@@ -13,6 +13,7 @@ import pytest
 import warp as wp
 
 from shoal.errors import UsageError
+from shoal.mdp.annotations import ActuatorIds
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.robots import build_spec
@@ -39,7 +40,7 @@ STALL, NO_LOAD, LIMIT, KP, KD = 30.0, 10.0, 20.0, 100.0, 2.0
 
 
 @wp.func
-def acting_torque(state: Any, env: wp.int32) -> wp.float32:
+def acting_torque(state: Any, env: int) -> float:
     """Return the torque of the last physics step."""
     return state.actuator_force[env, 0]
 
@@ -310,7 +311,7 @@ def test_an_actuator_that_a_term_cannot_drive_is_refused(actuators: str, groups:
 
 
 @wp.func
-def pull(state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[wp.int32]) -> None:
+def pull(state: Any, env: int, i: int, action: float, actuators: ActuatorIds) -> None:
     """Set the control of any actuator."""
     state.ctrl[env, actuators[i]] = action
 

@@ -15,12 +15,14 @@ from typing import Any
 import mujoco
 import numpy as np
 import pytest
+import torch
 import warp as wp
 
+from shoal import mdp
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp.accesses import python_of
+from shoal.mdp.annotations import GeomId, Geoms, Joints
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.names import Geom, Joint
 from shoal.mdp.needs import needs_of
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
@@ -51,31 +53,31 @@ ALL = ".*"
 
 
 @wp.func
-def first_joint(state: Any, env: wp.int32) -> wp.float32:
+def first_joint(state: Any, env: int) -> float:
     """Return the position of the first joint [rad]."""
     return state.qpos[env, 0]
 
 
 @wp.func
-def between(state: Any, env: wp.int32, limits: wp.vec2) -> wp.float32:
+def between(state: Any, env: int, limits: wp.vec2) -> float:
     """Return the middle of two numbers."""
     return 0.5 * (limits[0] + limits[1])
 
 
 @wp.func
-def one_column(state: Any, env: wp.int32, first: wp.int32, speed: wp.vec2) -> None:
+def one_column(state: Any, env: int, first: int, speed: wp.vec2) -> None:
     """Command a speed."""
     state.commands[env, first] = speed[0]
 
 
 @wp.func
-def high(state: Any, env: wp.int32, geom: wp.int32) -> wp.bool:
+def high(state: Any, env: int, geom: GeomId) -> bool:
     """Whether a geom is high."""
     return state.geom_xpos[env, geom][2] > 1.0
 
 
 @wp.func
-def returns_nothing(state: Any, env: wp.int32) -> None:
+def returns_nothing(state: Any, env: int) -> None:
     """Forget to return a value."""
     state.rng[env] = state.rng[env]
 
@@ -134,7 +136,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "momentum": (
         lambda: rewarded(Reward("angular_momentum_penalty", 1.0, sensor="angle")),
-        "needs a sensor of 3 numbers",
+        "needs a sensor of 3 columns",
     ),
     "narrow_command": (
         lambda: NARROW | observed(Obs("velocity_command", command="narrow")),
@@ -256,6 +258,97 @@ def test_a_function_that_warp_does_not_compile_is_refused_in_a_sentence() -> Non
         Arm(configured(**observed(Obs(returns_nothing))), num_envs=1, device="cpu", seed=0)
 
 
+# What a parameter is follows from its annotation, not from its name.
+
+
+@wp.func
+def swing(state: Any, env: int, which: mdp.Joints, where: mdp.GeomId, joints: float) -> float:
+    """Return the speed of some joints and the height of a geom, times a number."""
+    total = float(state.geom_xpos[env, where][2])
+    for i in range(which.shape[0]):
+        total += state.qvel[env, which[i].dof]
+    return joints * total
+
+
+def swing_torch(state: Any, which: mdp.Joints, where: mdp.GeomId, joints: torch.Tensor) -> torch.Tensor:
+    """Return the same for all environments."""
+    return joints * (state.geom_xpos[:, where, 2] + state.qvel[:, which.dof].sum(dim=1))
+
+
+@pytest.mark.parametrize("function", [swing, swing_torch])
+def test_the_annotation_of_a_parameter_decides_what_it_selects_whatever_its_name(function: Any) -> None:
+    terms = rewarded(Reward(function, 1.0, which="elbow", where="lower", joints=2.0))
+    task = Arm(configured(**terms), num_envs=1, device="cpu", seed=0)
+    task.actions.fill_(1.0)
+    for _ in range(3):
+        task.step()
+    speed, height = task.engine.data("qvel").numpy()[0, 1], task.engine.data("geom_xpos").numpy()[0, 2, 2]
+    assert abs(speed) > 0.01
+    np.testing.assert_allclose(task.terms.numpy()[0, 0], 2.0 * (height + speed), rtol=1e-5)
+
+
+@wp.func
+def old_fashioned(state: Any, env: int, joints: wp.array[mdp.Joint]) -> float:
+    """Take an array that does not say what it is."""
+    return state.qpos[env, joints[0].qpos]
+
+
+@wp.func
+def body_by_number(state: Any, env: int, body: int) -> float:
+    """Take a number."""
+    return state.xpos[env, body][2]
+
+
+def unannotated(state: Any, site) -> Any:  # noqa: ANN001
+    """Take anything."""
+    return state.site_xpos[:, site, 2]
+
+
+def unknown(state: Any, site: str) -> Any:
+    """Take a name."""
+    return state.site_xpos[:, site, 2]
+
+
+def misspelled(state: Any, site: mdp.Sight) -> Any:
+    """Take what does not exist."""
+    return state.site_xpos[:, site, 2]
+
+
+@pytest.mark.parametrize(
+    ("function", "given", "said"),
+    [
+        (old_fashioned, {"joints": ALL}, "rewards.x0.joints has the type wp.array[Joint]: annotate numbers"),
+        (body_by_number, {"body": "upper"}, "rewards.x0.body is 'upper', but must be a number. What selects by name"),
+        (unannotated, {"site": "tip"}, "rewards.x0.site is not annotated: annotate numbers as float, int"),
+        (unknown, {"site": "tip"}, "site has the type str: annotate numbers as float, int, bool, wp.vec2"),
+        (unknown, {"site": "tip"}, "and what selects by name as one of shoal.mdp: Joints, Actuators, ActuatorIds, "),
+        (misspelled, {"site": "tip"}, "An annotation of misspelled() cannot be found ("),
+        (
+            "action_acc_l2",
+            {"actuators": ALL, "memory": 1.0},
+            "memory is given, but made for the term: leave it out.",
+        ),
+    ],
+)
+def test_an_annotation_that_says_nothing_is_refused_with_those_that_exist(
+    function: Any, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ShoalError, match=re.escape(said)):
+        bound(**rewarded(Reward(function, 1.0, **given)))
+
+
+@wp.func
+def command_of_my_own(state: Any, env: int, goal: mdp.CommandColumn) -> float:
+    """Read three columns of a command by another function."""
+    return mdp.command_at(state, env, goal)[2]
+
+
+def test_what_a_parameter_needs_holds_for_a_function_that_passes_its_own_on() -> None:
+    said = "rewards.x0 calls command_of_my_own(), which needs a command of 3 columns: use another function."
+    with pytest.raises(ShoalError, match=re.escape(said)):
+        bound(**NARROW, **rewarded(Reward(command_of_my_own, 1.0, goal="narrow")))
+
+
 def test_every_function_that_indexes_the_base_says_that_it_needs_a_free_joint() -> None:
     reads_base = re.compile(r"state\.q(pos|vel)\[env, (\d|column|3 \+|4 \+)")
     for library in ("base", "events", "levels", "observations", "rewards", "terminations"):
@@ -263,12 +356,12 @@ def test_every_function_that_indexes_the_base_says_that_it_needs_a_free_joint() 
         found = [each for each in vars(module).values() if isinstance(each, wp.Function) and hasattr(each, "func")]
         for function in found:
             if reads_base.search(inspect.getsource(python_of(function))):
-                assert "free_joint" in needs_of(function), function.key
+                assert needs_of(function)["state"], function.key
 
 
 def test_rows_of_five_and_twelve_numbers_of_the_model_reach_its_terms() -> None:
     @wp.func
-    def odd_rows(state: Any, env: wp.int32) -> wp.float32:
+    def odd_rows(state: Any, env: int) -> float:
         return state.pair_friction[env, 0][4] + state.eq_data[env, 0][1] + state.geom_solimp[env, 1][0]
 
     task = Arm(configured(**rewarded(Reward(odd_rows, 1.0))), num_envs=2, device="cpu", seed=0)
@@ -325,7 +418,7 @@ def constant(value: float) -> Any:
     """Return a term that is always `value`."""
 
     @wp.func
-    def always(state: Any, env: wp.int32) -> wp.float32:
+    def always(state: Any, env: int) -> float:
         return wp.float32(value)
 
     return always
@@ -344,7 +437,7 @@ def struct_named_target(module: str, kind: Any) -> Any:
 
 
 @wp.func
-def target(state: Any, env: wp.int32) -> wp.float32:
+def target(state: Any, env: int) -> float:
     """Return a number of a struct."""
     return wp.float32(state.target.number)
 
@@ -368,26 +461,26 @@ def test_structs_of_one_name_are_two_types(module: str, kind: Any, number: float
 
 
 @wp.func
-def writes_a_column_too_many(state: Any, env: wp.int32, first: wp.int32) -> None:
+def writes_a_column_too_many(state: Any, env: int, first: int) -> None:
     """Write two columns."""
     state.commands[env, first] = 1.0
     state.commands[env, first + 1] = 1.0
 
 
 @wp.func
-def shoves_a_sixth_joint(state: Any, env: wp.int32) -> None:
+def shoves_a_sixth_joint(state: Any, env: int) -> None:
     """Set a speed that the arm does not have."""
     state.qvel[env, 5] = 1.0
 
 
 @wp.func
-def reads_the_next_environment(state: Any, env: wp.int32) -> wp.float32:
+def reads_the_next_environment(state: Any, env: int) -> float:
     """Read behind the last environment."""
     return state.qpos[env + 1, 0]
 
 
 @wp.func
-def reads_a_geom_too_many(state: Any, env: wp.int32, geoms: wp.array[Geom], joints: wp.array[Joint]) -> wp.float32:
+def reads_a_geom_too_many(state: Any, env: int, geoms: Geoms, joints: Joints) -> float:
     """Read one struct too many."""
     return wp.float32(geoms[geoms.shape[0]].body) + joints[0].upper
 

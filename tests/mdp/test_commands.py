@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import mujoco
 import numpy as np
 import pytest
 import warp as wp
 
+from shoal.mdp.annotations import Memory
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Event, Obs, Reward
@@ -156,7 +157,7 @@ Counts = wp.types.vector(length=3, dtype=wp.float32)
 
 
 @wp.func
-def counted(state: Any, env: wp.int32, first: wp.int32, is_new: wp.bool, memory: wp.array2d[Counts]) -> None:
+def counted(state: Any, env: int, first: int, is_new: bool, memory: Annotated[wp.array2d[Counts], Memory]) -> None:
     """Count commands and steps."""
     counts = memory[env, 0]
     counts[0] += wp.where(is_new, 1.0, 0.0)

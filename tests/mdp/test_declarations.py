@@ -14,19 +14,20 @@ from support.arm_task import Arm
 
 from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, UsageError
+from shoal.mdp.annotations import JointId
 from shoal.mdp.terms import Command, Curriculum, Done, Event, Metric, Obs, Reward
 
 CONFIG = Arm.config
 
 
 @wp.func
-def kick(state: Any, env: wp.int32, joint: wp.int32, speed: wp.vec2) -> None:
+def kick(state: Any, env: int, joint: JointId, speed: wp.vec2) -> None:
     """Set the speed of a joint."""
     state.qvel[env, joint] = speed[0]
 
 
 @wp.func
-def longer_than(state: Any, env: wp.int32, steps: wp.int32) -> wp.bool:
+def longer_than(state: Any, env: int, steps: int) -> bool:
     """Whether the episode is in its step `steps` at least."""
     return state.age[env] >= steps
 

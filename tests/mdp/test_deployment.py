@@ -19,8 +19,8 @@ import warp as wp
 from support.documented import ROOT
 
 from shoal.learn.export import _for_groups, _to_string
+from shoal.mdp.annotations import Actuators
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.names import Actuator
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Obs, Reward
 
@@ -43,17 +43,13 @@ ROBOT = """
 
 
 @wp.func
-def scaled(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], scale: wp.float32 = 2.0
-) -> None:
+def scaled(state: Any, env: int, i: int, action: float, actuators: Actuators, scale: float = 2.0) -> None:
     """Set a control."""
     state.ctrl[env, actuators[i].index] = scale * action
 
 
 @wp.func
-def stepped(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], step: wp.float32
-) -> None:
+def stepped(state: Any, env: int, i: int, action: float, actuators: Actuators, step: float) -> None:
     """Change a control."""
     state.ctrl[env, actuators[i].index] = state.ctrl[env, actuators[i].index] + step * action
 

@@ -122,7 +122,7 @@ def test_an_episode_after_nan_begins_where_the_feet_are_and_with_feet_at_rest() 
 
 
 @wp.func
-def lift(state: Any, env: wp.int32) -> None:
+def lift(state: Any, env: int) -> None:
     """Begin higher."""
     for foot in range(6):
         state.qpos[env, 1 + 7 * foot + 2] = state.home[1 + 7 * foot + 2] + 0.5

@@ -13,6 +13,7 @@ import pytest
 import warp as wp
 from support.arm_task import Arm
 
+from shoal.mdp.annotations import Grid
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.random import uniform
 from shoal.mdp.terms import Action, Obs, ObsTerm, Reward
@@ -24,13 +25,13 @@ NUM_ENVS = 2
 
 
 @wp.func
-def nothing(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2]) -> wp.float32:
+def nothing(state: Any, env: int, i: int, grid: Grid) -> float:
     """Return 0 for each point."""
     return 0.0
 
 
 @wp.func
-def drawn(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2]) -> wp.float32:
+def drawn(state: Any, env: int, i: int, grid: Grid) -> float:
     """Draw a number between -1 and 1 for each point."""
     return uniform(state, env, -1.0, 1.0)
 

@@ -375,8 +375,8 @@ def test_a_pair_with_isotropic_friction_has_the_same_in_both_directions() -> Non
 
 REFUSED: dict[str, tuple[str, dict[str, Value], str]] = {
     "axis": ("geom_friction", {"geoms": "sole", "axes": (1, 3)}, r"axes is \(1, 3\), but must be numbers from 0 to 2"),
-    "plane": ("geom_size", {"geoms": "floor|sole"}, r"geoms selects 'floor', which is a plane, a height"),
-    "limits": ("joint_limits", {"joints": ".*"}, r"joints selects 'ankle', which has no limits"),
+    "plane": ("geom_size", {"geoms": "floor|sole"}, r"geoms selects floor, but the term needs spheres"),
+    "limits": ("joint_limits", {"joints": ".*"}, r"joints selects ankle, but the term needs limits"),
     "motor": ("pd_gains", {"actuators": ".*", "kp": (1.0, 1.0), "kd": (1.0, 1.0)}, r"actuators selects muscle, "),
     "none": ("tendon_stiffness", {"tendons": "rope"}, r"tendons is 'rope', which matches no tendon of the model\. It"),
 }
@@ -410,7 +410,7 @@ class Beside(Hopper):
 
 
 @wp.func
-def soften(state: Any, env: wp.int32) -> None:
+def soften(state: Any, env: int) -> None:
     """Draw fields of five, of two and of twelve numbers."""
     state.geom_solimp[env, 0][0] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
     state.geom_solref[env, 0][1] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
@@ -434,13 +434,13 @@ def test_a_term_of_a_task_draws_any_field_of_numbers(engine: Any) -> None:
 
 
 @wp.func
-def paint(state: Any, env: wp.int32) -> None:
+def paint(state: Any, env: int) -> None:
     """Draw a field that holds whole numbers."""
     state.geom_matid[env, 0] = 0
 
 
 @wp.func
-def press(state: Any, env: wp.int32) -> None:
+def press(state: Any, env: int) -> None:
     """Draw an option that MuJoCo Warp has in another form."""
     state.impratio[env] = 2.0
 
@@ -450,10 +450,22 @@ def press(state: Any, env: wp.int32) -> None:
     [
         ("native", Event(paint, "startup"), "The field 'geom_matid' was asked for, but holds no floating-point"),
         ("warp", Event(press, "startup"), "the field 'opt.impratio' of the model, of which MuJoCo Warp has one"),
-        ("warp", Event("body_pos", "startup", bodies="table", ranges=(0.0, 0.1)), "selects 'table', which does not"),
-        ("warp", Event("geom_quat", "startup", geoms=".*"), "geoms selects 'floor', which does not move"),
-        ("native", Event("pseudo_inertia", "startup", bodies="leg|cube"), "selects 'cube', whose centre of mass"),
-        ("warp", Event("body_ipos", "startup", bodies="cube", ranges=(0.0, 0.1)), "selects 'cube', whose centre"),
+        (
+            "warp",
+            Event("body_pos", "startup", bodies="table", ranges=(0.0, 0.1)),
+            "table, but MuJoCo Warp",
+        ),
+        ("warp", Event("geom_quat", "startup", geoms=".*"), "geoms selects floor, top, but MuJoCo Warp has one pose"),
+        (
+            "native",
+            Event("pseudo_inertia", "startup", bodies="leg|cube"),
+            "selects cube, but MuJoCo has",
+        ),
+        (
+            "warp",
+            Event("body_ipos", "startup", bodies="cube", ranges=(0.0, 0.1)),
+            "selects cube, but MuJoCo has",
+        ),
     ],
 )
 def test_what_an_engine_cannot_let_differ_is_refused(engine: Any, event: Any, words: str) -> None:

@@ -13,8 +13,8 @@ import warp as wp
 
 from shoal import mdp
 from shoal.errors import ShoalError, UsageError
+from shoal.mdp.annotations import Contacts
 from shoal.mdp.contacts import (
-    Contact,
     contact_dist,
     contact_force,
     contact_normal,
@@ -46,14 +46,14 @@ def vectors(name: str) -> Any:
     read = functions[name]
 
     @wp.func
-    def observe(state: Any, env: wp.int32, i: wp.int32, contact: Contact, slot: wp.float32) -> wp.vec3:
+    def observe(state: Any, env: int, i: int, contact: Contacts, slot: float) -> wp.vec3:
         return read(state, env, contact, i, wp.int32(slot))
 
     return observe
 
 
 @wp.func
-def distance(state: Any, env: wp.int32, i: wp.int32, contact: Contact, slot: wp.float32) -> wp.float32:
+def distance(state: Any, env: int, i: int, contact: Contacts, slot: float) -> float:
     return contact_dist(state, env, contact, i, wp.int32(slot))
 
 

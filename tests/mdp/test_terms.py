@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import warp as wp
 
+from shoal.mdp.annotations import BodyIds
 from shoal.mdp.base import body_lin_vel_w
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.task import TermsTask
@@ -388,7 +389,7 @@ TWO_TREES = """
 
 
 @wp.func
-def speed_of(state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32]) -> wp.vec3:
+def speed_of(state: Any, env: int, i: int, bodies: BodyIds) -> wp.vec3:
     """Return the velocity of a body [m/s]."""
     return body_lin_vel_w(state, env, bodies[i])  # pyright: ignore[reportArgumentType]  Warp's language.
 

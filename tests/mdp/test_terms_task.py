@@ -14,8 +14,8 @@ import pytest
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
+from shoal.mdp.annotations import JointId, Joints, Memory, Numbers, SiteId
 from shoal.mdp.config import TermsConfig, members, task_config
-from shoal.mdp.names import Joint
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Done, Event, Metric, Obs, Reward
 
@@ -42,20 +42,20 @@ ARM = """
 
 
 @wp.func
-def counted(state: Any, env: wp.int32, memory: wp.array2d[wp.float32]) -> wp.float32:
+def counted(state: Any, env: int, memory: Memory) -> float:
     """Return how often it was called since the episode began."""
     memory[env, 0] = memory[env, 0] + 1.0
     return memory[env, 0]
 
 
 @wp.func
-def elapsed(state: Any, env: wp.int32) -> wp.float32:
+def elapsed(state: Any, env: int) -> float:
     """Return the steps since the episode began."""
     return wp.float32(state.episode_length[env])
 
 
 @wp.func
-def weighed(state: Any, env: wp.int32, joints: wp.array[Joint], factors: wp.array[wp.float32]) -> wp.float32:
+def weighed(state: Any, env: int, joints: Joints, factors: Numbers) -> float:
     """Return the sum of joint positions, each with a factor."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -64,26 +64,26 @@ def weighed(state: Any, env: wp.int32, joints: wp.array[Joint], factors: wp.arra
 
 
 @wp.func
-def tip_height(state: Any, env: wp.int32, site: wp.int32) -> wp.float32:
+def tip_height(state: Any, env: int, site: SiteId) -> float:
     """Return the height of a site [m]."""
     return state.site_xpos[env, site][2]
 
 
 @wp.func
-def longer_than(state: Any, env: wp.int32, steps: wp.int32) -> wp.bool:
+def longer_than(state: Any, env: int, steps: int) -> bool:
     """Whether the episode is in its step `steps` at least."""
     return state.episode_length[env] + 1 >= steps
 
 
 @wp.func
-def start_at(state: Any, env: wp.int32, joints: wp.array[Joint], at: wp.float32) -> None:
+def start_at(state: Any, env: int, joints: Joints, at: float) -> None:
     """Put joints at a position."""
     for i in range(joints.shape[0]):
         state.qpos[env, joints[i].qpos] = at
 
 
 @wp.func
-def kick(state: Any, env: wp.int32, joint: wp.int32, speed: wp.float32) -> None:
+def kick(state: Any, env: int, joint: JointId, speed: float) -> None:
     """Set the speed of a joint."""
     state.qvel[env, joint] = speed
 
@@ -300,7 +300,7 @@ def test_what_is_out_of_range_is_refused_by_its_name() -> None:
 
 
 @wp.func
-def misspelt(state: Any, env: wp.int32) -> wp.float32:
+def misspelt(state: Any, env: int) -> float:
     """Read what does not exist."""
     return state.qpso[env, 0]
 

@@ -60,7 +60,7 @@ def failed_torch(state: Any) -> torch.Tensor:
 
 
 @wp.func
-def failed(state: Any, env: wp.int32) -> wp.float32:
+def failed(state: Any, env: int) -> float:
     """Return the same for one environment."""
     return wp.where(state.terminated[env], 1.0, 0.0)
 

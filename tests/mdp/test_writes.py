@@ -15,6 +15,7 @@ import warp as wp
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import writes
+from shoal.mdp.annotations import ActuatorIds
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Done, Event, Obs, Reward
@@ -31,31 +32,31 @@ CART = """
 
 
 @wp.func
-def set_speed(state: Any, env: wp.int32, speed: wp.float32) -> None:
+def set_speed(state: Any, env: int, speed: float) -> None:
     """Set the cart's speed [m/s]."""
     state.qvel[env, 0] = speed
 
 
 @wp.func
-def brake(damping: wp.array2d[wp.float32], env: wp.int32, value: wp.float32) -> None:
+def brake(damping: wp.array2d[wp.float32], env: int, value: float) -> None:
     """Set the damping of the rail [N s/m]."""
     damping[env, 0] = value
 
 
 @wp.func
-def damp(state: Any, env: wp.int32, value: wp.float32) -> None:
+def damp(state: Any, env: int, value: float) -> None:
     """Set the damping of the rail by another function [N s/m]."""
     brake(state.dof_damping, env, value)
 
 
 @wp.func
-def load(state: Any, env: wp.int32, value: wp.float32) -> None:
+def load(state: Any, env: int, value: float) -> None:
     """Set the mass of the cart [kg]."""
     state.body_mass[env, 1] = value
 
 
 @wp.func
-def speed_command(state: Any, env: wp.int32, first: wp.int32, speed: wp.float32) -> None:
+def speed_command(state: Any, env: int, first: int, speed: float) -> None:
     """Draw a command that begins with a speed."""
     state.commands[env, first] = speed
     if state.age[env] > 0:
@@ -63,47 +64,45 @@ def speed_command(state: Any, env: wp.int32, first: wp.int32, speed: wp.float32)
 
 
 @wp.func
-def stiff_push(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[wp.int32], value: wp.float32
-) -> None:
+def stiff_push(state: Any, env: int, i: int, action: float, actuators: ActuatorIds, value: float) -> None:
     """Push, with another damping."""
     state.ctrl[env, actuators[i]] = action
     state.dof_damping[env, 0] = value
 
 
 @wp.func
-def cart_speed(state: Any, env: wp.int32) -> wp.float32:
+def cart_speed(state: Any, env: int) -> float:
     """Return the cart's speed [m/s]."""
     return state.qvel[env, 0]
 
 
 @wp.func
-def place(state: Any, env: wp.int32) -> wp.vec3:
+def place(state: Any, env: int) -> wp.vec3:
     """Return the cart's position [m]."""
     return state.xpos[env, 1]
 
 
 @wp.func
-def meddle(state: Any, env: wp.int32) -> wp.float32:
+def meddle(state: Any, env: int) -> float:
     """Reward nothing, and move the cart."""
     wp.atomic_add(state.qpos, env, 0, 1.0)
     return 0.0
 
 
 @wp.func
-def lift(state: Any, env: wp.int32) -> None:
+def lift(state: Any, env: int) -> None:
     """Write a derived field."""
     state.xpos[env, 1] = wp.vec3(0.0, 0.0, 1.0)
 
 
 @wp.func
-def teleport(state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[wp.int32]) -> None:
+def teleport(state: Any, env: int, i: int, action: float, actuators: ActuatorIds) -> None:
     """Write a position instead of a control."""
     state.qpos[env, 0] = action
 
 
 @wp.func
-def is_far(state: Any, env: wp.int32) -> wp.bool:
+def is_far(state: Any, env: int) -> bool:
     """Whether the cart is far away; never."""
     return state.qpos[env, 0] > 1e6
 

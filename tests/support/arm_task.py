@@ -13,8 +13,8 @@ import torch
 import warp as wp
 
 from shoal.config import RslRlConfig
+from shoal.mdp.annotations import JointId, Joints, Memory, Numbers, SiteId
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.names import Joint
 from shoal.mdp.random import uniform
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Curriculum, Done, Event, Metric, Obs, Reward
@@ -42,8 +42,8 @@ MODEL = """
 
 @wp.func
 def reach(  # noqa: PLR0917
-    state: Any, env: wp.int32, site: wp.int32, target: wp.vec2, std: wp.float32, joints: wp.array[Joint]
-) -> wp.float32:
+    state: Any, env: int, site: SiteId, target: wp.vec2, std: float, joints: Joints
+) -> float:
     """Return how near a site is to a target along x and z, less for joints that are far from home."""
     at = state.site_xpos[env, site]
     error = (at[0] - target[0]) * (at[0] - target[0]) + (at[2] - target[1]) * (at[2] - target[1])
@@ -53,14 +53,14 @@ def reach(  # noqa: PLR0917
     return value
 
 
-def reach_torch(state: Any, site: int, target: torch.Tensor, std: torch.Tensor, joints: Any) -> torch.Tensor:
+def reach_torch(state: Any, site: SiteId, target: torch.Tensor, std: torch.Tensor, joints: Joints) -> torch.Tensor:
     """Return the same for all environments."""
     error = (state.site_xpos[:, site, [0, 2]] - target).square().sum(dim=1)
     return (-error / std.square()).exp() - 0.1 * (state.qpos[:, joints.qpos] - joints.default_pos).abs().sum(dim=1)
 
 
 @wp.func
-def weighed(state: Any, env: wp.int32, joints: wp.array[Joint], factors: wp.array[wp.float32]) -> wp.float32:
+def weighed(state: Any, env: int, joints: Joints, factors: Numbers) -> float:
     """Return the sum of joint positions, each with a factor."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -68,59 +68,59 @@ def weighed(state: Any, env: wp.int32, joints: wp.array[Joint], factors: wp.arra
     return total
 
 
-def weighed_torch(state: Any, joints: Any, factors: torch.Tensor) -> torch.Tensor:
+def weighed_torch(state: Any, joints: Joints, factors: Numbers) -> torch.Tensor:
     """Return the same for all environments."""
     return state.qpos[:, joints.qpos] @ factors
 
 
 @wp.func
-def spins(state: Any, env: wp.int32, joint: wp.int32, limit: wp.float32) -> wp.bool:
+def spins(state: Any, env: int, joint: JointId, limit: float) -> bool:
     """Whether a joint has turned further than `limit` [rad]."""
     return wp.abs(state.qpos[env, joint]) > limit
 
 
-def spins_torch(state: Any, joint: int, limit: torch.Tensor) -> torch.Tensor:
+def spins_torch(state: Any, joint: JointId, limit: torch.Tensor) -> torch.Tensor:
     """Return the same for all environments."""
     return state.qpos[:, joint].abs() > limit
 
 
 @wp.func
-def counted(state: Any, env: wp.int32, memory: wp.array2d[wp.float32]) -> wp.float32:
+def counted(state: Any, env: int, memory: Memory) -> float:
     """Return how often it was called since the episode began."""
     memory[env, 0] = memory[env, 0] + 1.0
     return memory[env, 0]
 
 
-def counted_torch(state: Any, memory: torch.Tensor) -> torch.Tensor:
+def counted_torch(state: Any, memory: Memory) -> torch.Tensor:
     """Return the same for all environments."""
     memory += 1.0
     return memory.clone()
 
 
 @wp.func
-def tip(state: Any, env: wp.int32, site: wp.int32) -> wp.vec3:
+def tip(state: Any, env: int, site: SiteId) -> wp.vec3:
     """Return the position of a site [m]."""
     return state.site_xpos[env, site]
 
 
-def tip_torch(state: Any, site: int) -> torch.Tensor:
+def tip_torch(state: Any, site: SiteId) -> torch.Tensor:
     """Return the same for all environments."""
     return state.site_xpos[:, site]
 
 
 @wp.func
-def speeds(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def speeds(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the speed of a joint [rad/s]."""
     return state.qvel[env, joints[i].dof]
 
 
-def speeds_torch(state: Any, joints: Any) -> torch.Tensor:
+def speeds_torch(state: Any, joints: Joints) -> torch.Tensor:
     """Return the same for all joints and environments."""
     return state.qvel[:, joints.dof]
 
 
 @wp.func
-def start_near(state: Any, env: wp.int32, joints: wp.array[Joint], spread: wp.float32) -> None:
+def start_near(state: Any, env: int, joints: Joints, spread: float) -> None:
     """Put joints near home."""
     for i in range(joints.shape[0]):
         state.qpos[env, joints[i].qpos] = uniform(state, env, -spread, spread)

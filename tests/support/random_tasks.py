@@ -14,7 +14,8 @@ import mujoco
 import warp as wp
 
 from shoal import mdp
-from shoal.mdp.binding import python_of
+from shoal.mdp.accesses import python_of
+from shoal.mdp.annotations import hints_of, takes
 from shoal.mdp.terms import CHOICES, CONTACT_FIELDS
 
 DECLARATIONS: dict[str, Any] = {
@@ -29,17 +30,13 @@ DECLARATIONS: dict[str, Any] = {
 RETURNED: dict[str, tuple[Any, ...]] = {
     "actions": (None,),
     "commands": (None,),
-    "contacts": (wp.bool,),
-    "observations": (wp.float32, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector),
-    "rewards": (wp.float32,),
-    "terminations": (wp.bool,),
+    "contacts": (bool,),
+    "observations": (float, wp.vec2, wp.vec3, wp.vec4, wp.spatial_vector),
+    "rewards": (float,),
+    "terminations": (bool,),
     "events": (None,),
 }
 """What the functions of a group return."""
-KINDS = {"bodies": "body"} | {
-    f"{kind}s": kind
-    for kind in ("joint", "actuator", "geom", "site", "sensor", "tendon", "pair", "camera", "light", "material")
-}
 
 
 def library(group: str) -> list[Any]:
@@ -156,10 +153,12 @@ class _Terms:
         if function.__name__ == "touches":
             return self.sensed()
         given = {}
+        hints = hints_of(function)
         for name, parameter in [*inspect.signature(function).parameters.items()][2:]:
-            is_passed = name in {"i", "first", "action", "memory"}
+            rule = takes(hints[name])
+            is_passed = name in {"i", "first", "action", "is_new"} or (rule and not rule.said)
             if not is_passed and (parameter.default is inspect.Parameter.empty or self.rng.random() < 0.3):
-                given[name] = self.value(name, str(parameter.annotation))
+                given[name] = self.value(hints[name])
         if given.get("distribution") == "gaussian":  # A mean and a standard deviation: nothing becomes negative.
             given |= {
                 name: (1.0, 0.01) for name, value in given.items() if isinstance(value, tuple) and len(value) == 2
@@ -186,21 +185,23 @@ class _Terms:
         fields = tuple(self.rng.sample([*CONTACT_FIELDS], self.rng.randint(1, 7)))
         return mdp.Contact(fields=fields, reduce=self.rng.choice(["mindist", "maxforce", "netforce"]), **given)
 
-    def value(self, name: str, annotation: str) -> Any:
+    def value(self, annotation: Any) -> Any:
         """Return a value of a parameter."""
-        word = name.rpartition("_")[2]
-        kind = KINDS.get(word, word)
-        if kind in self.names:
-            return self.pattern(kind, several=word in KINDS)
+        rule = takes(annotation)
+        what = rule.what if rule else ""
+        if rule and what in self.names:
+            return self.pattern(what, several=not rule.is_one)
+        if what == "root":
+            return self.pattern("body", several=False)
         words = {"command": ["commands_0"], "contact": self.contacts or ["none"]}
         words |= {each: get_args(choice) for each, choice in CHOICES.items()}
-        if name in words:
-            return self.rng.choice(words[name])
-        if name in {"grid", "axes"}:
-            return (0.4, 0.2, 0.2) if name == "grid" else (self.rng.randint(0, 1),)
-        if vector := re.search(r"vec(\d)", annotation):
+        if what in words:
+            return self.rng.choice(words[what])
+        if what in {"grid", "axes"}:
+            return (0.4, 0.2, 0.2) if what == "grid" else (self.rng.randint(0, 1),)
+        if vector := re.search(r"vec(\d)", str(annotation)):
             return tuple(sorted(self.rng.uniform(0.8, 1.2) for _ in range(int(vector[1]))))
-        if "bool" in annotation:
+        if annotation is bool:
             return self.rng.random() < 0.5
         return self.rng.uniform(0.1, 1.0)
 

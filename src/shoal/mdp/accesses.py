@@ -25,14 +25,15 @@ def uses(function: Any) -> frozenset[str]:
     definition = _definition(function)
     read = (each for each in ast.walk(definition) if isinstance(each, ast.Attribute))
     found = {each.attr for each in read if ast.unparse(each.value) == "state"}
-    for callee in callees(function):
+    for callee, _ in calls(function):
         found |= uses(callee)
     return frozenset(found)
 
 
-def callees(function: Any) -> set[Any]:
-    """Return the functions that a function calls: those of kernels, and Python's that take `state`."""
-    return {callee for callee, _ in _calls(function, _definition(function))}
+def calls(function: Any) -> Iterator[tuple[Any, dict[str, str]]]:
+    """Yield the functions that a function calls, of kernels, and Python's that take `state`; with each argument."""
+    for callee, given in _calls(function, _definition(function)):
+        yield callee, {name: ast.unparse(each) for name, each in given.items()}
 
 
 def writes(function: Any) -> frozenset[str]:
@@ -76,9 +77,7 @@ def _written(function: Any) -> frozenset[str]:
     for each in ast.walk(definition):
         if isinstance(each, ast.Call) and ast.unparse(each.func).startswith("wp.atomic_"):
             found.add(_array(each.args[0]))
-    for callee, call in _calls(function, definition):
-        given = dict(zip(inspect.signature(python_of(callee)).parameters, call.args, strict=False))
-        given |= {each.arg: each.value for each in call.keywords if each.arg}
+    for callee, given in _calls(function, definition):
         for path in _written(callee):
             name, dot, rest = path.partition(".")
             if name in given:
@@ -98,8 +97,8 @@ def _definition(function: Any) -> ast.Module:
     return ast.parse(textwrap.dedent(inspect.getsource(python_of(function))))
 
 
-def _calls(function: Any, definition: ast.Module) -> Iterator[tuple[Any, ast.Call]]:
-    """Yield the functions that a function calls and whose source is known, with each call."""
+def _calls(function: Any, definition: ast.Module) -> Iterator[tuple[Any, dict[str, ast.expr]]]:
+    """Yield the functions that a function calls and whose source is known, with the arguments of each call by name."""
     scope = inspect.getclosurevars(python_of(function))
     known = {**scope.globals, **scope.nonlocals}
     for call in ast.walk(definition):
@@ -110,4 +109,5 @@ def _calls(function: Any, definition: ast.Module) -> Iterator[tuple[Any, ast.Cal
                 callee = getattr(callee, name, None)
             is_kernel_function = isinstance(callee, wp.Function) and getattr(callee, "func", None) is not None
             if is_kernel_function or (inspect.isfunction(callee) and "state" in inspect.signature(callee).parameters):
-                yield callee, call
+                given = dict(zip(inspect.signature(python_of(callee)).parameters, call.args, strict=False))
+                yield callee, given | {each.arg: each.value for each in call.keywords if each.arg}

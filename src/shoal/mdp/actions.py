@@ -5,27 +5,26 @@ and `lower` and `upper`, the limits of what is set, are each a number, or number
 those that are not declared.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import ActuatorIds, Actuators, Numbers, OptionalNumbers
 from shoal.mdp.inverse_kinematics import differential_ik, differential_ik_position  # noqa: F401  Named here.
-from shoal.mdp.names import Actuator
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import CTRLRANGE, EFFORT, POSITION, VELOCITY
 
 
-@needs("position")
 @wp.func
 def joint_position(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    action: wp.float32,
-    actuators: wp.array[Actuator],
-    scale: wp.array[wp.float32],
-    offset: Any = None,
-    lower: Any = None,
-    upper: Any = None,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, POSITION],
+    scale: Numbers,
+    offset: OptionalNumbers = None,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
 ) -> None:
     """Set the target of a position actuator, `scale` [rad or m] for each unit of the action.
 
@@ -35,10 +34,9 @@ def joint_position(
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 
-@needs("position", "ctrlrange")
 @wp.func
 def ema_joint_position_to_limits(
-    state: Any, env: wp.int32, i: wp.int32, action: wp.float32, actuators: wp.array[Actuator], alpha: wp.float32
+    state: Any, env: int, i: int, action: float, actuators: Annotated[Actuators, CTRLRANGE, POSITION], alpha: float
 ) -> None:
     """Set the target of a position actuator between the limits of its control, for actions from -1 to 1.
 
@@ -50,53 +48,50 @@ def ema_joint_position_to_limits(
     state.ctrl[env, index] = alpha * wanted + (1.0 - alpha) * state.ctrl[env, index]
 
 
-@needs("velocity")
 @wp.func
 def joint_velocity(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    action: wp.float32,
-    actuators: wp.array[Actuator],
-    scale: wp.array[wp.float32],
-    offset: Any = None,
-    lower: Any = None,
-    upper: Any = None,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, VELOCITY],
+    scale: Numbers,
+    offset: OptionalNumbers = None,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
 ) -> None:
     """Set the target of a velocity actuator, `scale` [rad/s or m/s] for each unit of the action."""
     target = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
     state.ctrl[env, actuators[i].index] = actuators[i].gear * target
 
 
-@needs("effort")
 @wp.func
 def joint_effort(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    action: wp.float32,
-    actuators: wp.array[Actuator],
-    scale: wp.array[wp.float32],
-    offset: Any = None,
-    lower: Any = None,
-    upper: Any = None,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, EFFORT],
+    scale: Numbers,
+    offset: OptionalNumbers = None,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
 ) -> None:
     """Set the torque of a motor's joint, `scale` [N m or N] for each unit of the action."""
     torque = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
     state.ctrl[env, actuators[i].index] = torque / (actuators[i].gear * actuators[i].gain)
 
 
-@needs("position")
 @wp.func
 def relative_joint_position(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    action: wp.float32,
-    actuators: wp.array[Actuator],
-    scale: wp.array[wp.float32],
-    lower: Any = None,
-    upper: Any = None,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, POSITION],
+    scale: Numbers,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
 ) -> None:
     """Set the target of a position actuator, `scale` [rad or m] for each unit of the action, from where its joint is.
 
@@ -109,14 +104,14 @@ def relative_joint_position(
 @wp.func
 def control(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    action: wp.float32,
-    actuators: wp.array[wp.int32],
-    scale: wp.array[wp.float32],
-    offset: Any = None,
-    lower: Any = None,
-    upper: Any = None,
+    env: int,
+    i: int,
+    action: float,
+    actuators: ActuatorIds,
+    scale: Numbers,
+    offset: OptionalNumbers = None,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
 ) -> None:
     """Set the control of an actuator of a joint, tendon or site, `scale` for each unit of the action."""
     state.ctrl[env, actuators[i]] = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
@@ -126,21 +121,19 @@ tendon_length = tendon_velocity = tendon_effort = site_effort = control
 
 
 @wp.func
-def affine(
-    i: wp.int32, action: wp.float32, scale: wp.array[wp.float32], offset: wp.float32, lower: Any, upper: Any
-) -> wp.float32:
+def affine(i: int, action: float, scale: Numbers, offset: float, lower: Any, upper: Any) -> float:
     """Return offset + scale * action, within the limits that there are."""
     target = offset + scale[i] * action
     return wp.clamp(target, number_of(i, lower, -wp.inf), number_of(i, upper, wp.inf))
 
 
 @wp.func
-def number_of(i: wp.int32, numbers: wp.array[wp.float32], otherwise: wp.float32) -> wp.float32:  # noqa: ARG001
+def number_of(i: int, numbers: wp.array[wp.float32], otherwise: float) -> float:  # noqa: ARG001
     """Return the number of a name."""
     return numbers[i]
 
 
 @wp.func
-def number_of(i: wp.int32, numbers: wp.int32, otherwise: wp.float32) -> wp.float32:  # noqa: ARG001, F811
+def number_of(i: int, numbers: int, otherwise: float) -> float:  # noqa: ARG001, F811
     """Return what holds where there are no numbers."""
     return otherwise

@@ -3,27 +3,26 @@
 Numbers are read from an array, so that another weight or range compiles nothing, and a curriculum may change it.
 """
 
-# pyright: reportInvalidTypeForm=false
-
 import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from itertools import count
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import numpy as np
+import torch
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.names import Actuator, Geom, Joint, Names, kind_of
-from shoal.mdp.needs import needs_of
-from shoal.mdp.terms import CHOICES, CONTACT_FIELDS, Term
+from shoal.mdp.annotations import ALIASES, Takes, hints_of, takes, type_of
+from shoal.mdp.functions import find_function, values_of
+from shoal.mdp.names import OBJECTS, Names
+from shoal.mdp.needs import Given, needs_of
+from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
-from shoal.user_code import load
 
 _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.vec2: ("x", "y"),
@@ -32,13 +31,6 @@ _VECTORS: dict[Any, tuple[str, ...]] = {
     wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
 }
 """Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
-_ENTRIES: dict[Any, Any] = {("joint", True): Joint, ("actuator", True): Actuator, ("geom", True): Geom}
-"""Entries of what torch functions select; the parameters of a `wp.func` say them."""
-_MEMORY, _ACTION_COLUMNS = "memory", "action_columns"
-"""Names of parameters that are made for a term, from what it selects."""
-_ROOT = "root_body"
-"""Name of a parameter that is a body with a free joint: the base, where no other is named."""
-_ARRAY = type(wp.array[wp.float32])
 _SCALARS: dict[Any, str] = {
     wp.float32: "{}",
     float: "{}",
@@ -117,7 +109,7 @@ class Binder:
             device: Where arrays live.
             engine: The name of the physics engine, for checks of what is bound.
         """
-        self._engine = engine
+        self.engine = engine
         self.names = names
         self.device = device
         self.numbers: list[float] = []
@@ -166,25 +158,20 @@ class Binder:
         if not isinstance(function, wp.Function):
             return self._bind_torch(path, term, function)
         python = python_of(function)
-        hints = get_type_hints(python)
-        values = _values_of(path, term, python, skipped=2)
+        hints = hints_of(function)
+        values = values_of(path, term, python, skipped=2)
         self._check_needs(path, function, values)
-        for check in getattr(python, "checks", ()):
-            check(path, values, self.names, self._engine)
         passed = [name for name in values if name in own]
         arguments, columns = list[str](), tuple[str, ...]()
         for name, value in [*values.items()][len(passed) :]:
-            where = f"{path}.{name}"
-            _refuse_missing(where, python, value)
-            expression, selected = self._argument(where, name, hints[name], value, columns)
+            expression, selected = self._argument(f"{path}.{name}", python, hints.get(name), value, columns)
             columns = columns or selected
             arguments.append(expression)
-            if name == "actuators" and (kinds := getattr(function, "kinds", ())):
-                self.names.refuse_others(self.names.select("actuator", value, where), kinds, where)
         parts = _VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
-            columns = self.command_columns[values["command"]] if "command" in values else self.action_columns
+            commands = [value for name, value in values.items() if _what(hints.get(name)) == "command"]
+            columns = self.command_columns[commands[0]] if commands else self.action_columns
         if "action" in passed and not by_column:
             if hints["action"] not in (wp.vec3, wp.spatial_vector):
                 raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
@@ -210,41 +197,26 @@ class Binder:
         names = (name + "_" * number for number in count())
         return next(each for each in names if self.functions.setdefault(each, function) is function)
 
-    def _check_needs(self, path: str, function: wp.Function, values: Mapping[str, Any]) -> None:
+    def _check_needs(self, path: str, function: Any, values: Mapping[str, Any]) -> None:
         """Refuse a function that needs what the model or the task does not have, see `shoal.mdp.needs`."""
-        for what, least in needs_of(function).items():
-            if what == "free_joint":
-                root = values.get(_ROOT)
-                has = int(self.names.root(root, f"{path}.{_ROOT}") is not None)
-                thing = f"a {_ROOT} with a free joint" if root else "a model that begins with a free joint"
-            elif what == "sensor" and what in values:  # Others pass a sensor of their own.
-                sensors = self.names.select("sensor", values[what], f"{path}.{what}")
-                has, thing = sum(self.names.model.sensor_dim[sensors]), f"a sensor of {least} numbers"
-            elif what in CONTACT_FIELDS:
-                has = getattr(self.structs.get(values.get("contact")), what, least)
-                thing = f"a contact with '{what}' among its fields"
-            else:
-                command = path.partition(".")[2] if what == "first" else values.get(what)
-                has, thing = len(self.command_columns.get(str(command), "x" * least)), f"a command of {least} columns"
-            if has < least:
-                raise ShoalError(f"{path} calls {function.key}(), which needs {thing}: use another function.")
+        hints, name = hints_of(function), python_of(function).__name__
+        for parameter, needs in needs_of(function).items():
+            given = Given(path, name, parameter, takes(hints.get(parameter)), values.get(parameter), self)
+            for need in needs:
+                need.check(given)
 
     def _bind_torch(self, path: str, term: Term, function: Callable[..., Any]) -> TorchBound:
         """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
         places: dict[str, int | slice | str] = {}
         columns: tuple[str, ...] = ()
-        for name, value in _values_of(path, term, function, skipped=1).items():
+        hints, values = hints_of(function), values_of(path, term, function, skipped=1)
+        self._check_needs(path, function, values)
+        for name, value in values.items():
             where = f"{path}.{name}"
-            _refuse_missing(where, function, value)
-            numbers: tuple[Any, ...] = value if isinstance(value, tuple) and name != "grid" else (value,)
-            if all(isinstance(each, int | float) for each in numbers):
-                first = len(self.numbers)
-                for at, each in enumerate(numbers):
-                    self.number(f"{where}.{at}" if isinstance(value, tuple) else where, each)
-                places[name] = slice(first, first + len(numbers))
+            if takes(hints.get(name)) is None:
+                places[name] = self._tensor(where, function, hints.get(name), value)
                 continue
-            kind = wp.array2d[wp.float32] if name == _MEMORY else wp.array[_ENTRIES.get(kind_of(name), wp.float32)]
-            expression, selected = self._argument(where, name, kind, value, columns)
+            expression, selected = self._argument(where, function, hints[name], value, columns)
             columns = columns or selected
             places[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
@@ -255,47 +227,56 @@ class Binder:
         self.torch.append(bound)
         return bound
 
+    def _tensor(self, path: str, function: Any, kind: Any, value: Any) -> slice:
+        """Return the places of the numbers of a tensor."""
+        _check_given(path, function, kind, value)
+        if kind not in (torch.Tensor, *_SCALARS, *_VECTORS):
+            raise _unknown(path, kind)
+        first = len(self.numbers)
+        for at, each in enumerate(numbers_of(path, value, len(value) if isinstance(value, tuple) else 1)):
+            self.number(f"{path}.{at}" if isinstance(value, tuple) else path, each)
+        return slice(first, len(self.numbers))
+
     def _argument(
-        self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]
+        self, path: str, function: Any, annotation: Any, value: Any, selected: tuple[str, ...]
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
-        if name == _ROOT:
+        _check_given(path, function, annotation, value)
+        rule = takes(annotation)
+        if rule and rule.what in OBJECTS:
+            return self.selection(path, rule, value)
+        if rule and rule.what == "root":
             return str(self.names.root(value, path)), ()
-        what = kind_of(name)
-        if what is not None:
-            return self.selection(path, what[0], value, getattr(kind, "dtype", None), several=what[1])
-        if name == "contact":
+        if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
-        if name == "grid":
+        if rule and rule.what == "grid":
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
-            return self.share(
-                "grid", tuple(value), lambda: wp.array(points, dtype=wp.vec2, device=self.device)
-            ), columns
-        return self._without_columns(path, name, kind, value, selected), ()
+            return self._array("grid", tuple(value), points, wp.vec2), columns
+        return self._without_columns(path, rule.what if rule else "", type_of(annotation), value, selected), ()
 
-    def _without_columns(self, path: str, name: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
+    def _without_columns(self, path: str, what: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
         """Return the expression of an argument that selects nothing."""
-        if name == "command":
+        if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
-        if name in {_ACTION_COLUMNS, "axes"}:
+        if what in {"action_columns", "axes"}:
             rows = value
-            if name == _ACTION_COLUMNS:
+            if what == "action_columns":
                 columns = {each: column for column, each in enumerate(self.action_columns)}
                 rows = [_found(path, each, columns, "an action of it") for each in selected]
-            return self.share(name, tuple(rows), lambda: wp.array(rows, dtype=wp.int32, device=self.device))
+            return self._array(what, tuple(rows), rows, wp.int32)
         argument = path.replace(".", "_")
-        if name == _MEMORY:
-            self.arrays[argument] = self._allocate(path, max(1, len(selected)), kind.dtype)
+        if what == "memory":
+            self.arrays[argument] = self._allocate(path, max(1, len(selected)), getattr(kind, "dtype", wp.float32))
             self.memories.append(argument)
             return argument
-        if value is None:
-            return "0"
-        if isinstance(kind, _ARRAY) or kind is Any:
+        if what == "numbers" and value is not None:
             row = np.array(numbers_by_name(path, value, selected), dtype=np.float32)
             self.arrays[argument] = wp.array(row, dtype=wp.float32, device=self.device)
             return argument
-        return self._number_or_vector(path, kind, value)
+        if what in CHOICES and isinstance(value, str):
+            value = get_args(CHOICES[what]).index(value)
+        return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
         if kind in _VECTORS:
@@ -303,34 +284,35 @@ class Binder:
             parts = [self.number(f"{path}.{at}", each) for at, each in enumerate(numbers)]
             return f"wp.vec{len(parts)}({', '.join(parts)})"
         if kind not in _SCALARS:
-            raise ShoalError(f"{path} has the type {kind}, which no parameter can have.")
-        name = path.rpartition(".")[2]
-        if isinstance(value, str) and name in CHOICES:
-            value = get_args(CHOICES[name]).index(value)
+            raise _unknown(path, kind)
+        if isinstance(value, str):
+            raise UsageError(
+                f"{path} is {value!r}, but must be a number. What selects by name is annotated as one of shoal.mdp: "
+                f"{', '.join(ALIASES)}."
+            )
         if kind in (int, wp.int32) and isinstance(value, float) and not value.is_integer():
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return _SCALARS[kind].format(self.number(path, value))
 
-    def selection(
-        self, path: str, kind: str, patterns: Any, dtype: Any, *, several: bool = True
-    ) -> tuple[str, tuple[str, ...]]:
-        """Return the argument of what patterns select of a kind, and the names; `dtype` is the type of its entries."""
-        indices = self.names.select(kind, patterns, path)
-        if not several:
+    def selection(self, path: str, rule: Takes, patterns: Any) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of what patterns select, and the names."""
+        kind, indices = rule.what, self.names.select(rule.what, patterns, path)
+        names = tuple(self.names.names(kind)[index] for index in indices)
+        if rule.is_one:
             if len(indices) > 1:
-                names = ", ".join(self.names.names(kind)[index] for index in indices)
-                raise UsageError(f"{path} is '{patterns}', which matches more than one {kind} ({names}): name one.")
+                raise UsageError(
+                    f"{path} is '{patterns}', which matches more than one {kind} ({', '.join(names)}): name one."
+                )
             _, rows = self.names.rows(kind, indices, path)
             return str(int(rows[0])), ()
-
-        def make() -> wp.array:
-            made, rows = self.names.rows(kind, indices, path, dtype)
-            return wp.array(rows, dtype=made, device=self.device)
-
-        names = tuple(self.names.names(kind)[index] for index in indices)
         if kind == "sensor":
             names = self.names.numbers_of(indices)
-        return self.share(kind, (dtype, *indices), make), names
+        dtype, rows = self.names.rows(kind, indices, path, rule.entry)
+        return self._array(kind, (rule.entry, *indices), rows, dtype), names
+
+    def _array(self, what: str, key: object, rows: Any, dtype: Any) -> str:
+        """Return the argument of an array."""
+        return self.share(what, key, lambda: wp.array(rows, dtype=dtype, device=self.device))
 
     def share(self, kind: str, key: object, make: Callable[[], Any]) -> str:
         """Return the argument with this key: terms that select the same share it."""
@@ -352,61 +334,28 @@ def _found(path: str, name: Any, known: Mapping[str, Any], what: str) -> Any:
     return known[name]
 
 
-def _values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, Any]:
-    """Return the value of each parameter but the first `skipped`: the declared one, or the default."""
-    _, *parameters = inspect.signature(function).parameters.values()
-    known = {each.name: each.default for each in parameters[skipped - 1 :]}
-    unknown = [name for name in term.parameters if name not in known]
-    if unknown:
+def _what(annotation: Any) -> str:
+    """Return what a parameter takes, in a word; nothing for numbers."""
+    rule = takes(annotation)
+    return rule.what if rule else ""
+
+
+def _check_given(path: str, function: Any, annotation: Any, value: Any) -> None:
+    """Refuse a parameter without a value, or with one if it is made for the term."""
+    rule, is_given = takes(annotation), value is not inspect.Parameter.empty
+    if is_given == bool(rule and not rule.said):
+        remedy = ", or decorate it with @wp.func" if path.endswith(".env") else ""
         raise ShoalError(
-            f"{path}.{unknown[0]} is given, but {function.__name__}() has no such parameter."
-            f"{did_you_mean(unknown[0], known)}"
+            f"{path} is given, but made for the term: leave it out."
+            if is_given
+            else f"{path} is missing: {function.__name__}() needs it{remedy}."
         )
-    return {name: getattr(term, name, default) for name, default in known.items()}
 
 
-def _refuse_missing(path: str, function: Any, value: Any) -> None:
-    """Refuse a parameter without a value, but for those that are made for it."""
-    name = path.rpartition(".")[2]
-    if value is inspect.Parameter.empty and name not in {_MEMORY, _ACTION_COLUMNS}:
-        remedy = ", or decorate it with @wp.func" if name == "env" else ""
-        raise ShoalError(f"{path} is missing: {function.__name__}() needs it{remedy}.")
-
-
-def named_function(func: str, library: str, path: str, kind: type) -> Any:
-    """Return a function of some kind by its name in `shoal.mdp.<library>`, or by ``module:function``.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
-    if ":" in func:
-        try:
-            return load(func)
-        except (ImportError, AttributeError) as error:
-            raise UsageError(
-                f"{path} is '{func}', which cannot be imported ({error}): name 'module:function'."
-            ) from error
-    module = vars(import_module(f"shoal.mdp.{library}"))
-    known = {name: value for name, value in module.items() if isinstance(value, kind) and not name.startswith("_")}
-    if func not in known:
-        hint = f"{did_you_mean(func, known)} It has: {', '.join(sorted(known))}."
-        raise UsageError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
-    return known[func]
-
-
-_TORCH = ("rewards", "observations", "terminations", "metrics")
-"""Groups whose terms may be functions on torch tensors."""
-
-
-def find_function(func: Any, library: str, path: str) -> Any:
-    """Return the function of a term: a `wp.func`, or where that may be, a Python function on torch tensors.
-
-    Raises:
-        ShoalError: There is none of that name.
-    """
-    if isinstance(func, str):
-        func = named_function(func, library, path, wp.Function)
-    if not isinstance(func, wp.Function) and not (library in _TORCH and inspect.isfunction(func)):
-        must = "a wp.func or a function on torch tensors" if library in _TORCH else "a wp.func"
-        raise ShoalError(f"{path} is {func!r}, but must be {must}.")
-    return func
+def _unknown(path: str, annotation: Any) -> ShoalError:
+    """Return the error of a parameter whose annotation says nothing."""
+    said = "is not annotated" if annotation is None else f"has the type {getattr(annotation, '__name__', annotation)}"
+    return ShoalError(
+        f"{path} {said}: annotate numbers as float, int, bool, wp.vec2, wp.vec3, wp.vec4 or wp.spatial_vector, or of a "
+        f"torch function as torch.Tensor; and what selects by name as one of shoal.mdp: {', '.join(ALIASES)}."
+    )

@@ -5,13 +5,14 @@ updates the command. Others are called when a command is to be drawn.
 """
 
 import math
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import Memory
 from shoal.mdp.base import base_quat, heading_w
 from shoal.mdp.events import between
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
 
 _AROUND = wp.vec2(-math.pi, math.pi)
@@ -19,16 +20,15 @@ _Followed = wp.types.vector(length=5, dtype=wp.float32)
 """A heading [rad], 1 if it is followed, a velocity along x and y of the world [m/s], and 1 if it is followed."""
 
 
-@needs(first=3)
 @wp.func
 def uniform_velocity(
     state: Any,
-    env: wp.int32,
-    first: wp.int32,
+    env: int,
+    first: Annotated[int, columns(3)],
     lin_vel_x: wp.vec2,
     lin_vel_y: wp.vec2,
     ang_vel_z: wp.vec2,
-    rel_standing_envs: wp.float32,
+    rel_standing_envs: float,
 ) -> None:
     """Draw a velocity of the base along x and y [m/s] and about z [rad/s]; a share of them is to stand still."""
     velocity = between(state, env, lin_vel_x, lin_vel_y, ang_vel_z)
@@ -37,25 +37,24 @@ def uniform_velocity(
         state.commands[env, first + column] = moves * velocity[column]
 
 
-@needs(first=3)
 @wp.func
 def uniform_velocity_command(
     state: Any,
-    env: wp.int32,
-    first: wp.int32,
-    is_new: wp.bool,
+    env: int,
+    first: Annotated[int, columns(3)],
+    is_new: bool,
     lin_vel_x: wp.vec2,
     lin_vel_y: wp.vec2,
     ang_vel_z: wp.vec2,
-    memory: wp.array2d[_Followed],
+    memory: Annotated[wp.array2d[_Followed], Memory],
     heading: wp.vec2 = _AROUND,
-    heading_command: wp.bool = False,  # noqa: FBT002
-    heading_control_stiffness: wp.float32 = 1.0,
-    rel_standing_envs: wp.float32 = 0.0,
-    rel_heading_envs: wp.float32 = 1.0,
-    rel_world_envs: wp.float32 = 0.0,
-    rel_forward_envs: wp.float32 = 0.0,
-    init_velocity_prob: wp.float32 = 0.0,
+    heading_command: bool = False,
+    heading_control_stiffness: float = 1.0,
+    rel_standing_envs: float = 0.0,
+    rel_heading_envs: float = 1.0,
+    rel_world_envs: float = 0.0,
+    rel_forward_envs: float = 0.0,
+    init_velocity_prob: float = 0.0,
 ) -> None:
     """Draw a velocity of the base along x and y [m/s] and about z [rad/s]; shares of them are of other kinds.
 

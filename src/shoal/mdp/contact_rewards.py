@@ -4,13 +4,14 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import CommandColumn, Contacts, Memory, Numbers
 from shoal.mdp.base import command_at, periods_of
-from shoal.mdp.contacts import Contact, has_just_landed, largest_force, largest_force_in
+from shoal.mdp.contacts import has_just_landed, largest_force, largest_force_in
 from shoal.mdp.ground import clearance_of
 
 
 @wp.func
-def is_standing(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.bool:
+def is_standing(state: Any, env: int, command: CommandColumn, threshold: float) -> bool:
     """Whether the command is to stand still: the sum of its speeds is below a threshold."""
     wanted = command_at(state, env, command)
     return wp.abs(wanted[0]) + wp.abs(wanted[1]) + wp.abs(wanted[2]) < threshold
@@ -18,8 +19,8 @@ def is_standing(state: Any, env: wp.int32, command: wp.int32, threshold: wp.floa
 
 @wp.func
 def feet_air_time(
-    state: Any, env: wp.int32, contact: Contact, command: wp.int32, threshold: wp.float32, swing_time: wp.float32
-) -> wp.float32:
+    state: Any, env: int, contact: Contacts, command: CommandColumn, threshold: float, swing_time: float
+) -> float:
     """Reward air time beyond `swing_time` [s] at touch-down, unless the command is to stand."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -30,8 +31,8 @@ def feet_air_time(
 
 @wp.func
 def feet_slip(
-    state: Any, env: wp.int32, contact: Contact, command: wp.int32, command_threshold: wp.float32 = 0.01
-) -> wp.float32:
+    state: Any, env: int, contact: Contacts, command: CommandColumn, command_threshold: float = 0.01
+) -> float:
     """Penalise the horizontal velocity of feet in contact since more than a step, squared."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -42,7 +43,7 @@ def feet_slip(
 
 
 @wp.func
-def is_commanded(state: Any, env: wp.int32, command: wp.int32, threshold: wp.float32) -> wp.float32:
+def is_commanded(state: Any, env: int, command: CommandColumn, threshold: float) -> float:
     """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
     wanted = command_at(state, env, command)
     return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
@@ -51,13 +52,13 @@ def is_commanded(state: Any, env: wp.int32, command: wp.int32, threshold: wp.flo
 @wp.func
 def feet_in_air(
     state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    threshold_min: wp.float32 = 0.05,
-    threshold_max: wp.float32 = 0.5,
-    command_threshold: wp.float32 = 0.5,
-) -> wp.float32:
+    env: int,
+    contact: Contacts,
+    command: CommandColumn,
+    threshold_min: float = 0.05,
+    threshold_max: float = 0.5,
+    command_threshold: float = 0.5,
+) -> float:
     """Reward feet in the air for a time between two [s], where a speed is commanded. mjlab's `feet_air_time`."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -69,12 +70,12 @@ def feet_in_air(
 @wp.func
 def feet_clearance(
     state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    target_height: wp.float32,
-    command_threshold: wp.float32 = 0.01,
-) -> wp.float32:
+    env: int,
+    contact: Contacts,
+    command: CommandColumn,
+    target_height: float,
+    command_threshold: float = 0.01,
+) -> float:
     """Penalise (distance of a foot's height above the ground from the target) times its horizontal speed [m²/s]."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -87,13 +88,13 @@ def feet_clearance(
 @wp.func
 def feet_swing_height(
     state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    target_height: wp.float32,
-    memory: wp.array2d[wp.float32],
-    command_threshold: wp.float32 = 0.01,
-) -> wp.float32:
+    env: int,
+    contact: Contacts,
+    command: CommandColumn,
+    target_height: float,
+    memory: Memory,
+    command_threshold: float = 0.01,
+) -> float:
     """Penalise (largest height of a swing / target - 1)², when the foot lands."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -110,14 +111,14 @@ def feet_swing_height(
 @wp.func
 def feet_gait(
     state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    period: wp.float32,
-    offset: wp.array[wp.float32],
-    threshold: wp.float32 = 0.5,
-    command_threshold: wp.float32 = 0.1,
-) -> wp.float32:
+    env: int,
+    contact: Contacts,
+    command: CommandColumn,
+    period: float,
+    offset: Numbers,
+    threshold: float = 0.5,
+    command_threshold: float = 0.1,
+) -> float:
     """Reward each foot that touches in the first share `threshold` of its period [s], or is in the air in the rest.
 
     The period of a foot begins `offset`, a share of it, before that of `gait_phase`; where a speed is commanded.
@@ -133,11 +134,11 @@ def feet_gait(
 @wp.func
 def soft_landing(
     state: Any,
-    env: wp.int32,
-    contact: Contact,
-    command: wp.int32,
-    command_threshold: wp.float32 = 0.05,
-) -> wp.float32:
+    env: int,
+    contact: Contacts,
+    command: CommandColumn,
+    command_threshold: float = 0.05,
+) -> float:
     """Penalise the force of feet that land [N]."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
@@ -147,7 +148,7 @@ def soft_landing(
 
 
 @wp.func
-def undesired_contacts(state: Any, env: wp.int32, contact: Contact, threshold: wp.float32) -> wp.float32:
+def undesired_contacts(state: Any, env: int, contact: Contacts, threshold: float) -> float:
     """Penalise each of the geoms or bodies that is touched with more than `threshold` [N]."""
     total = wp.float32(0.0)
     for i in range(contact.found.shape[1]):
@@ -156,7 +157,7 @@ def undesired_contacts(state: Any, env: wp.int32, contact: Contact, threshold: w
 
 
 @wp.func
-def self_collision_cost(state: Any, env: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+def self_collision_cost(state: Any, env: int, contact: Contacts) -> float:  # noqa: ARG001
     """Penalise each contact, such as that of a robot with itself."""
     total = wp.float32(0.0)
     for i in range(contact.found.shape[1]):
@@ -165,15 +166,13 @@ def self_collision_cost(state: Any, env: wp.int32, contact: Contact) -> wp.float
 
 
 @wp.func
-def self_collision_substeps(
-    state: Any, env: wp.int32, contact: Contact, force_threshold: wp.float32 = 10.0
-) -> wp.float32:
+def self_collision_substeps(state: Any, env: int, contact: Contacts, force_threshold: float = 10.0) -> float:
     """Penalise each physics step of an action with a force above a threshold [N]; mjlab's with a history of forces.
 
     MuJoCo Warp computes the model's sensors in each physics step then, and not in the last alone.
     """
     total = wp.float32(0.0)
-    for physics_step in range(state.sensor_history.shape[0]):
+    for physics_step in range(state.sensor_history.shape[1] // state.sensordata.shape[1]):
         largest = wp.float32(0.0)
         for i in range(contact.found.shape[1]):
             largest = wp.max(largest, largest_force_in(state, env, contact, i, physics_step))

@@ -3,14 +3,14 @@
 Those that draw parameters of the model are in `shoal.mdp.randomization`, and named here too.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Memory, RootBody
 from shoal.mdp.base import put_root, quat_of, qvel_of, root_quat
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
-from shoal.mdp.names import Actuator, Joint
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import POSITION
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
     FIELDS,
@@ -27,7 +27,7 @@ _NONE = wp.vec2(0.0, 0.0)
 
 
 @wp.func
-def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3:
+def between(state: Any, env: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3:
     """Return a vector, each part of which is drawn uniformly."""
     first = uniform(state, env, x[0], x[1])
     second = uniform(state, env, y[0], y[1])
@@ -35,7 +35,7 @@ def between(state: Any, env: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp
 
 
 @wp.func
-def add_root_velocity(state: Any, env: wp.int32, root_body: wp.int32, linear: wp.vec3, angular: wp.vec3) -> None:
+def add_root_velocity(state: Any, env: int, root_body: RootBody, linear: wp.vec3, angular: wp.vec3) -> None:
     """Change the velocity [m/s] and angular velocity [rad/s] of a body with a free joint, both given in the world."""
     first = qvel_of(state, root_body)
     turning = wp.quat_rotate_inv(root_quat(state, env, root_body), angular)
@@ -47,7 +47,7 @@ def add_root_velocity(state: Any, env: wp.int32, root_body: wp.int32, linear: wp
 @wp.func
 def reset_root_state_uniform(
     state: Any,
-    env: wp.int32,
+    env: int,
     x: wp.vec2 = _NONE,
     y: wp.vec2 = _NONE,
     z: wp.vec2 = _NONE,
@@ -60,7 +60,7 @@ def reset_root_state_uniform(
     velocity_roll: wp.vec2 = _NONE,
     velocity_pitch: wp.vec2 = _NONE,
     velocity_yaw: wp.vec2 = _NONE,
-    root_body: wp.int32 = 0,
+    root_body: RootBody = 0,
 ) -> None:
     """Put the base near the default pose, moved [m] and turned [rad], with a velocity in the world [m/s, rad/s].
 
@@ -73,9 +73,7 @@ def reset_root_state_uniform(
 
 
 @wp.func
-def reset_joints_by_offset(
-    state: Any, env: wp.int32, joints: wp.array[Joint], position: wp.vec2, velocity: wp.vec2
-) -> None:
+def reset_joints_by_offset(state: Any, env: int, joints: Joints, position: wp.vec2, velocity: wp.vec2) -> None:
     """Put joints near the default pose [rad or m], within their limits, with a speed [rad/s or m/s]."""
     for i in range(joints.shape[0]):
         place = joints[i].default_pos + uniform(state, env, position[0], position[1])
@@ -86,8 +84,8 @@ def reset_joints_by_offset(
 @wp.func
 def reset_mocap_pose_uniform(
     state: Any,
-    env: wp.int32,
-    body: wp.int32,
+    env: int,
+    body: BodyId,
     x: wp.vec2 = _NONE,
     y: wp.vec2 = _NONE,
     z: wp.vec2 = _NONE,
@@ -103,9 +101,8 @@ def reset_mocap_pose_uniform(
     state.mocap_quat[env, mocap] = wp.vec4(placed[3], placed[0], placed[1], placed[2])
 
 
-@needs("position")
 @wp.func
-def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> None:
+def hold_default_pose(state: Any, env: int, actuators: Annotated[Actuators, POSITION]) -> None:
     """Set the targets of position actuators to the default pose."""
     for i in range(actuators.shape[0]):
         state.ctrl[env, actuators[i].index] = actuators[i].gear * actuators[i].default_pos
@@ -114,14 +111,14 @@ def hold_default_pose(state: Any, env: wp.int32, actuators: wp.array[Actuator]) 
 @wp.func
 def push_by_setting_velocity(
     state: Any,
-    env: wp.int32,
+    env: int,
     x: wp.vec2,
     y: wp.vec2,
     z: wp.vec2 = _NONE,
     roll: wp.vec2 = _NONE,
     pitch: wp.vec2 = _NONE,
     yaw: wp.vec2 = _NONE,
-    root_body: wp.int32 = 0,
+    root_body: RootBody = 0,
 ) -> None:
     """Change the velocity of the base, or another body with a free joint, in the world [m/s, rad/s]."""
     linear = between(state, env, x, y, z)
@@ -129,9 +126,7 @@ def push_by_setting_velocity(
 
 
 @wp.func
-def apply_external_force_torque(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], force: wp.vec2, torque: wp.vec2
-) -> None:
+def apply_external_force_torque(state: Any, env: int, bodies: BodyIds, force: wp.vec2, torque: wp.vec2) -> None:
     """Apply a constant force [N] and torque [N m] to bodies, drawn for each part, in the world; of mode `reset`."""
     for i in range(bodies.shape[0]):
         push = between(state, env, force, force, force)
@@ -141,13 +136,13 @@ def apply_external_force_torque(
 @wp.func
 def apply_body_impulse(
     state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
+    env: int,
+    bodies: BodyIds,
     force: wp.vec2,
     torque: wp.vec2,
     duration: wp.vec2,
     interval: wp.vec2,
-    memory: wp.array2d[wp.float32],
+    memory: Memory,
 ) -> None:
     """Apply a force [N] and torque [N m] to bodies for a `duration` [s], in intervals [s] that follow; of mode `step`.
 

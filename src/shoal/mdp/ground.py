@@ -4,11 +4,9 @@ A height field is a grid of heights. Between its points the ground is made of tr
 the cell's diagonal from its lowest row and column to its highest: MuJoCo collides with the same ones.
 """
 
-from typing import Any
-
 import warp as wp
 
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import FreeJointState
 
 
 @wp.struct
@@ -24,7 +22,7 @@ class Ground:
 
 
 @wp.func
-def along(place: wp.float32, start: wp.float32, cell: wp.float32, points: wp.int32) -> wp.float32:
+def along(place: float, start: float, cell: float, points: int) -> float:
     """Return a coordinate along one axis, in cells, clamped to the grid. NaN becomes 0."""
     cells = (place - start) / cell
     if cells > 0.0:  # Not so for NaN, which is no index.
@@ -33,7 +31,7 @@ def along(place: wp.float32, start: wp.float32, cell: wp.float32, points: wp.int
 
 
 @wp.func
-def surface_at(ground: Ground, x: wp.float32, y: wp.float32) -> wp.vec3:
+def surface_at(ground: Ground, x: float, y: float) -> wp.vec3:
     """Return the height [m] at a point, and the slopes along x and y."""
     if ground.heights.shape[0] == 1:
         return wp.vec3(0.0, 0.0, 0.0)
@@ -62,15 +60,14 @@ def normal_of(surface: wp.vec3) -> wp.vec3:
     return wp.normalize(wp.vec3(-surface[1], -surface[2], 1.0))
 
 
-@needs(free_joint=1)
 @wp.func
-def base_height(state: Any, env: wp.int32) -> wp.float32:
+def base_height(state: FreeJointState, env: int) -> float:
     """Return the height of the base above the ground [m]."""
     return state.qpos[env, 2] - surface_at(state.ground, state.qpos[env, 0], state.qpos[env, 1])[0]
 
 
 @wp.func
-def clearance_of(ground: Ground, place: wp.vec3) -> wp.float32:
+def clearance_of(ground: Ground, place: wp.vec3) -> float:
     """Return the distance of a point from the plane of the triangle below it [m]; negative below ground."""
     surface = surface_at(ground, place[0], place[1])
     return (place[2] - surface[0]) * normal_of(surface)[2]

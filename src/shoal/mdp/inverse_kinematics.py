@@ -3,16 +3,16 @@
 Buss, "Introduction to inverse kinematics with Jacobian transpose, pseudoinverse and damped least squares methods".
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.names import Actuator
-from shoal.mdp.needs import needs
+from shoal.mdp.annotations import Actuators, SiteId
+from shoal.mdp.needs import POSITION
 
 
 @wp.func
-def site_jacobian(state: Any, env: wp.int32, site: wp.int32, dof: wp.int32) -> wp.spatial_vector:
+def site_jacobian(state: Any, env: int, site: SiteId, dof: int) -> wp.spatial_vector:
     """Return the velocity [m/s] and angular velocity [rad/s] of a site in the world for a speed of 1 of a joint."""
     moved = state.default_dof_bodyid[dof]
     body = wp.int32(state.default_site_bodyid[site])
@@ -26,20 +26,19 @@ def site_jacobian(state: Any, env: wp.int32, site: wp.int32, dof: wp.int32) -> w
     return wp.spatial_vector(wp.spatial_bottom(motion) + wp.cross(turn, arm), turn)
 
 
-@needs("position")
 @wp.func
 def differential_ik(
     state: Any,
-    env: wp.int32,
+    env: int,
     action: wp.spatial_vector,
-    actuators: wp.array[Actuator],
-    site: wp.int32,
-    delta_pos_scale: wp.float32 = 1.0,
-    delta_ori_scale: wp.float32 = 1.0,
-    damping: wp.float32 = 0.05,
-    max_dq: wp.float32 = 0.5,
-    position_weight: wp.float32 = 1.0,
-    orientation_weight: wp.float32 = 1.0,
+    actuators: Annotated[Actuators, POSITION],
+    site: SiteId,
+    delta_pos_scale: float = 1.0,
+    delta_ori_scale: float = 1.0,
+    damping: float = 0.05,
+    max_dq: float = 0.5,
+    position_weight: float = 1.0,
+    orientation_weight: float = 1.0,
 ) -> None:
     """Set the targets of position actuators so that a site moves and turns in the world, from where it is now.
 
@@ -70,17 +69,16 @@ def differential_ik(
         state.ctrl[env, actuators[i].index] = actuators[i].gear * target
 
 
-@needs("position")
 @wp.func
 def differential_ik_position(
     state: Any,
-    env: wp.int32,
+    env: int,
     action: wp.vec3,
-    actuators: wp.array[Actuator],
-    site: wp.int32,
-    delta_pos_scale: wp.float32 = 1.0,
-    damping: wp.float32 = 0.05,
-    max_dq: wp.float32 = 0.5,
+    actuators: Annotated[Actuators, POSITION],
+    site: SiteId,
+    delta_pos_scale: float = 1.0,
+    damping: float = 0.05,
+    max_dq: float = 0.5,
 ) -> None:
     """Set the targets of position actuators so that a site moves in the world, turned as it may: `differential_ik`."""
     both = wp.spatial_vector(action, wp.vec3())

@@ -8,9 +8,10 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import RootBody
 from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root, qpos_of
 from shoal.mdp.ground import surface_at
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import FreeJointState
 from shoal.mdp.random import uniform, uniform_int
 
 
@@ -30,7 +31,7 @@ class Tiles:
 
 
 @wp.func
-def follow_distances(state: Any, env: wp.int32) -> None:
+def follow_distances(state: Any, env: int) -> None:
     """Add up commanded and walked distances of the episode [m]."""
     command = command_at(state, env, 0)
     speed = wp.sqrt(command[0] * command[0] + command[1] * command[1])
@@ -44,28 +45,25 @@ def follow_distances(state: Any, env: wp.int32) -> None:
 
 
 @wp.func
-def walked_share(state: Any, env: wp.int32) -> wp.float32:
+def walked_share(state: Any, env: int) -> float:
     """Return the share of the commanded distance that was walked in this episode."""
     return state.walked_distance[env] / wp.max(state.commanded_distance[env], 1e-6)
 
 
 @wp.func
-def terrain_level(state: Any, env: wp.int32) -> wp.float32:
+def terrain_level(state: Any, env: int) -> float:
     """Return the level of the terrain, counted from 0."""
     return wp.float32(state.levels[env])
 
 
-@needs(free_joint=1)
 @wp.func
-def out_of_terrain_bounds(state: Any, env: wp.int32) -> wp.bool:
+def out_of_terrain_bounds(state: FreeJointState, env: int) -> bool:
     """Whether the robot has come to the edge of the terrain."""
     return wp.abs(state.qpos[env, 0]) > state.tiles.edge[0] or wp.abs(state.qpos[env, 1]) > state.tiles.edge[1]
 
 
 @wp.func
-def update_terrain_levels(
-    state: Any, env: wp.int32, min_distance: wp.float32, promote_at: wp.float32, demote_at: wp.float32
-) -> None:
+def update_terrain_levels(state: Any, env: int, min_distance: float, promote_at: float, demote_at: float) -> None:
     """Change the level after an episode. Past the highest level, it is drawn uniformly.
 
     It goes up after at least the share `promote_at` of the commanded distance, and down after a fall or less than
@@ -88,15 +86,13 @@ def update_terrain_levels(
 
 
 @wp.func
-def draw_first_levels(state: Any, env: wp.int32) -> None:
+def draw_first_levels(state: Any, env: int) -> None:
     """Draw the first level from the easiest ones."""
     state.levels[env] = state.tiles.lowest + uniform_int(state, env, state.tiles.first_levels)
 
 
 @wp.func
-def reset_on_tile(
-    state: Any, env: wp.int32, spread: wp.float32, yaw: wp.vec2, reach: wp.float32, root_body: wp.int32 = 0
-) -> None:
+def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: float, root_body: RootBody = 0) -> None:
     """Put the base, or another free body, near the middle of a tile of its level.
 
     Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no

@@ -1,7 +1,5 @@
 """Selections by name: patterns of joints, bodies, geoms and other objects of a model, resolved once."""
 
-# pyright: reportInvalidTypeForm=false
-
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -12,59 +10,12 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import UsageError, did_you_mean
-from shoal.mdp.actuators import KINDS, NO_LIMIT, SCALAR, acts_on_scalar_joint, kinds_of
+from shoal.mdp.actuators import NO_LIMIT, SCALAR, acts_on_scalar_joint
+from shoal.mdp.annotations import Actuator
 from shoal.mdp.patterns import is_of, matches
-from shoal.mdp.shapes import SOLID, Solid, hulls_of
+from shoal.mdp.shapes import SOLID, hulls_of
 
-
-@wp.struct
-class Joint:
-    """A joint with one degree of freedom."""
-
-    index: wp.int32
-    qpos: wp.int32
-    """Column of its position in ``qpos``."""
-    dof: wp.int32
-    """Column of its speed in ``qvel``."""
-    default_pos: wp.float32
-    """Its position in the default pose [rad or m]."""
-    lower: wp.float32
-    """Lowest position [rad or m]."""
-    upper: wp.float32
-    """Highest position [rad or m]."""
-
-
-@wp.struct
-class Actuator:
-    """An actuator of a joint with one degree of freedom."""
-
-    index: wp.int32
-    """Column of its control in ``ctrl``."""
-    qpos: wp.int32
-    """Column of its joint's position in ``qpos``."""
-    dof: wp.int32
-    """Column of its joint's speed in ``qvel``."""
-    default_pos: wp.float32
-    """Its joint's position in the default pose [rad or m]."""
-    gear: wp.float32
-    """Its length for each unit of its joint's position, and its joint's torque for each unit of its force."""
-    gain: wp.float32
-    """Its force for each unit of its control."""
-    share: wp.float32
-    """1, divided by the number of the selected actuators that act on its joint."""
-    is_dc_motor: wp.int32
-    """Whether it is MuJoCo's DC motor, and so its torque falls with the speed."""
-
-
-@wp.struct
-class Geom:
-    """A geom."""
-
-    index: wp.int32
-    body: wp.int32
-
-
-_OBJECTS = {
+OBJECTS = {
     "joint": (mujoco.mjtObj.mjOBJ_JOINT, "njnt"),
     "actuator": (mujoco.mjtObj.mjOBJ_ACTUATOR, "nactuator"),
     "geom": (mujoco.mjtObj.mjOBJ_GEOM, "ngeom"),
@@ -78,18 +29,7 @@ _OBJECTS = {
     "material": (mujoco.mjtObj.mjOBJ_MATERIAL, "nmat"),
 }
 """MuJoCo's type of each kind, and the field of `MjModel` with their number."""
-_PLURALS = {"bodies": "body"} | {f"{kind}s": kind for kind in _OBJECTS if kind != "body"}
-_STRUCTS: tuple[Any, ...] = (Joint, Actuator, Geom, Solid)
-"""Types of entries about what is selected. Arrays of any other type have indices."""
 _SHOWN = 12
-
-
-def kind_of(parameter: str) -> tuple[str, bool] | None:
-    """Return what a parameter of this name selects, by its last word, and whether it selects several; or None."""
-    word = parameter.rpartition("_")[2]
-    if word in _PLURALS:
-        return _PLURALS[word], True
-    return (word, False) if word in _OBJECTS else None
 
 
 class Names:
@@ -124,17 +64,17 @@ class Names:
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
-        objects, count = _OBJECTS[kind]
+        objects, count = OBJECTS[kind]
         indices = range(getattr(self.model, count))
         names = [mujoco.mj_id2name(self.model, objects, index) or "" for index in indices]
         if kind == "joint":
             names = [name if self.model.jnt_type[index] in SCALAR else "" for index, name in enumerate(names)]
         return names
 
-    def rows(self, kind: str, indices: list[int], path: str, dtype: Any = None) -> tuple[Any, np.ndarray]:
+    def rows(self, kind: str, indices: list[int], path: str, entry: Any = None) -> tuple[Any, np.ndarray]:
         """Return the type and values of an array with one entry for each selected object, for the parameter at `path`.
 
-        `dtype` is the type of the parameter's entries.
+        `entry` is the struct of an entry, or None for indices.
 
         Raises:
             UsageError: An object has no such entry, as an actuator of a tendon has no joint.
@@ -144,30 +84,16 @@ class Names:
             return wp.int32, np.concatenate(
                 [np.arange(size) + start for size, start in zip(sizes, self.model.sensor_adr[indices], strict=True)]
             ).astype(np.int32)
-        if dtype not in _STRUCTS:
+        if entry is None:
             return wp.int32, np.array(indices, dtype=np.int32)
-        entry = getattr(self, f"_{dtype.key.lower()}")
-        rows: Any = np.zeros(len(indices), dtype=dtype.numpy_dtype())
+        values = getattr(self, f"_{entry.key.lower()}")
+        rows: Any = np.zeros(len(indices), dtype=entry.numpy_dtype())
         for row, index in zip(rows, indices, strict=True):
-            for name, value in entry(index, path).items():
+            for name, value in values(index, path).items():
                 row[name] = value
-        if dtype is Actuator:
+        if entry is Actuator:
             rows["share"] = 1.0 / (rows["dof"][:, None] == rows["dof"]).sum(axis=1)
-        return dtype, rows
-
-    def refuse_others(self, actuators: list[int], needs: Iterable[str], path: str) -> None:
-        """Refuse actuators that are not of all `shoal.mdp.actuators.KINDS` that a term needs; `path` is its parameter.
-
-        Raises:
-            UsageError: One is not.
-        """
-        for need in needs:
-            others = [self.names("actuator")[each] for each in actuators if need not in kinds_of(self.model, each)]
-            if others:
-                raise UsageError(
-                    f"{path} selects {', '.join(others[:_SHOWN])}, but the term needs {KINDS[need]}: select others, or "
-                    "change the model."
-                )
+        return entry, rows
 
     def root(self, pattern: Any, path: str) -> int | None:
         """Return the body that a pattern matches, or without one that of the first joint; None without a free joint."""

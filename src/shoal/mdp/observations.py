@@ -7,6 +7,19 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import (
+    ActionColumns,
+    ActuatorIds,
+    BodyId,
+    CommandColumn,
+    Contacts,
+    Grid,
+    Joints,
+    RootBody,
+    SensorColumns,
+    SiteId,
+    SiteIds,
+)
 from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     base_ang_vel,
     base_lin_vel,
@@ -21,37 +34,33 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     root_quat,
     to_base,
 )
-from shoal.mdp.contacts import Contact, net_force
+from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import base_height, clearance_of, surface_at  # noqa: F401  The first is named here.
-from shoal.mdp.names import Joint
-from shoal.mdp.needs import needs
 
 
-@needs(free_joint=1)
 @wp.func
-def root_pos_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+def root_pos_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
     """Return the position in the world of the base, or another body with a free joint [m]."""
     first = qpos_of(state, root_body)
     return wp.vec3(state.qpos[env, first], state.qpos[env, first + 1], state.qpos[env, first + 2])
 
 
 @wp.func
-def root_quat_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec4:
+def root_quat_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec4:
     """Return the orientation in the world of the base, or another body with a free joint, with the real part first."""
     turn = root_quat(state, env, root_body)
     return wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
-@needs(free_joint=1)
 @wp.func
-def root_lin_vel_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+def root_lin_vel_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
     """Return the velocity in the world of the base, or another body with a free joint [m/s]."""
     first = qvel_of(state, root_body)
     return wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
 
 
 @wp.func
-def root_ang_vel_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec3:
+def root_ang_vel_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
     """Return the angular velocity in the world of the base, or another body with a free joint [rad/s]."""
     first = qvel_of(state, root_body) + 3
     own = wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
@@ -59,39 +68,39 @@ def root_ang_vel_w(state: Any, env: wp.int32, root_body: wp.int32 = 0) -> wp.vec
 
 
 @wp.func
-def body_pos_b(state: Any, env: wp.int32, body: wp.int32) -> wp.vec3:
+def body_pos_b(state: Any, env: int, body: BodyId) -> wp.vec3:
     """Return the position of a body, such as an object, in the base's frame [m]."""
     base = wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
     return to_base(state, env, state.xpos[env, body] - base)
 
 
 @wp.func
-def body_quat_b(state: Any, env: wp.int32, body: wp.int32) -> wp.vec4:
+def body_quat_b(state: Any, env: int, body: BodyId) -> wp.vec4:
     """Return the orientation of a body, such as an object, in the base's frame, with the real part first."""
     turn = wp.quat_inverse(base_quat(state, env)) * quat_of(state.xquat[env, body])
     return wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
 @wp.func
-def site_pos_w(state: Any, env: wp.int32, i: wp.int32, sites: wp.array[wp.int32]) -> wp.vec3:
+def site_pos_w(state: Any, env: int, i: int, sites: SiteIds) -> wp.vec3:
     """Return the position of a site in the world [m]."""
     return state.site_xpos[env, sites[i]]
 
 
 @wp.func
-def ee_to_object_distance(state: Any, env: wp.int32, site: wp.int32, object_body: wp.int32) -> wp.vec3:
+def ee_to_object_distance(state: Any, env: int, site: SiteId, object_body: BodyId) -> wp.vec3:
     """Return the vector in the world from a site to a body, as from a gripper to an object [m]."""
     return state.xpos[env, object_body] - state.site_xpos[env, site]
 
 
 @wp.func
-def object_to_goal_distance(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.vec3:
+def object_to_goal_distance(state: Any, env: int, object_body: BodyId, command: CommandColumn) -> wp.vec3:
     """Return the vector in the world from a body to a command that is its goal [m]."""
     return command_at(state, env, command) - state.xpos[env, object_body]
 
 
 @wp.func
-def joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_pos(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the position of a joint [rad or m]."""
     return state.qpos[env, joints[i].qpos]
 
@@ -99,18 +108,18 @@ def joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -
 @wp.func
 def joint_pos_rel(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    joints: wp.array[Joint],
-    biased: wp.bool = False,  # noqa: FBT002
-) -> wp.float32:
+    env: int,
+    i: int,
+    joints: Joints,
+    biased: bool = False,
+) -> float:
     """Return the distance of a joint from the default pose [rad or m], `biased` with the error of its encoder."""
     error = wp.where(biased, state.encoder_bias[env, joints[i].dof], 0.0)
     return state.qpos[env, joints[i].qpos] + error - joints[i].default_pos
 
 
 @wp.func
-def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_vel_rel(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the speed of a joint [rad/s or m/s]."""
     return state.qvel[env, joints[i].dof]
 
@@ -118,42 +127,42 @@ def joint_vel_rel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint
 @wp.func
 def last_action(
     state: Any,
-    env: wp.int32,
-    i: wp.int32,
-    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
-    action_columns: wp.array[wp.int32],
-) -> wp.float32:
+    env: int,
+    i: int,
+    actuators: ActuatorIds,  # noqa: ARG001  The columns of their actions follow.
+    action_columns: ActionColumns,
+) -> float:
     """Return the last action of an actuator."""
     return state.action[env, action_columns[i]]
 
 
 @wp.func
-def last_actions(state: Any, env: wp.int32, i: wp.int32) -> wp.float32:
+def last_actions(state: Any, env: int, i: int) -> float:
     """Return all last actions."""
     return state.action[env, i]
 
 
 @wp.func
-def velocity_command(state: Any, env: wp.int32, command: wp.int32) -> wp.vec3:
+def velocity_command(state: Any, env: int, command: CommandColumn) -> wp.vec3:
     """Return a command of three columns."""
     return command_at(state, env, command)
 
 
 @wp.func
-def generated_commands(state: Any, env: wp.int32, i: wp.int32, command: wp.int32) -> wp.float32:
+def generated_commands(state: Any, env: int, i: int, command: CommandColumn) -> float:
     """Return a command of any columns."""
     return state.commands[env, command + i]
 
 
 @wp.func
-def gait_phase(state: Any, env: wp.int32, period: wp.float32) -> wp.vec2:
+def gait_phase(state: Any, env: int, period: float) -> wp.vec2:
     """Return sine and cosine of a clock with a `period` [s], which begins with the episode."""
     angle = 2.0 * wp.pi * periods_of(state, env, period)
     return wp.vec2(wp.sin(angle), wp.cos(angle))
 
 
 @wp.func
-def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2]) -> wp.float32:
+def height_scan(state: Any, env: int, i: int, grid: Grid) -> float:
     """Return the height of the base above the ground, less that in the default pose, at a point that turns with it [m].
 
     `grid` is length, width, and distance between two points [m].
@@ -165,13 +174,13 @@ def height_scan(state: Any, env: wp.int32, i: wp.int32, grid: wp.array[wp.vec2])
 
 
 @wp.func
-def contact_forces(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.vec3:
+def contact_forces(state: Any, env: int, i: int, contact: Contacts) -> wp.vec3:
     """Return the force on a geom or body at all its contacts, in the world [N], of a contact with `netforce`."""
     return net_force(state, env, contact, i)
 
 
 @wp.func
-def foot_contact_forces(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.vec3:
+def foot_contact_forces(state: Any, env: int, i: int, contact: Contacts) -> wp.vec3:
     """Return `contact_forces` f as sign(f) log(1 + |f|)."""
     force = net_force(state, env, contact, i)
     for part in range(3):
@@ -180,24 +189,24 @@ def foot_contact_forces(state: Any, env: wp.int32, i: wp.int32, contact: Contact
 
 
 @wp.func
-def builtin_sensor(state: Any, env: wp.int32, i: wp.int32, sensors: wp.array[wp.int32]) -> wp.float32:
+def builtin_sensor(state: Any, env: int, i: int, sensors: SensorColumns) -> float:
     """Return the numbers of MuJoCo's sensors."""
     return state.sensordata[env, sensors[i]]
 
 
 @wp.func
-def feet_contact(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+def feet_contact(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return 1 where a foot touches, else 0."""
     return wp.where(contact.found[env, i], 1.0, 0.0)
 
 
 @wp.func
-def feet_air_time(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:  # noqa: ARG001
+def feet_air_time(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return the time that a foot has been in the air [s]."""
     return contact.air_time[env, i]
 
 
 @wp.func
-def feet_height(state: Any, env: wp.int32, i: wp.int32, contact: Contact) -> wp.float32:
+def feet_height(state: Any, env: int, i: int, contact: Contacts) -> float:
     """Return the height of a foot above the ground [m]."""
     return clearance_of(state.ground, contact.position[env, i])

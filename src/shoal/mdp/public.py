@@ -1,5 +1,7 @@
 """What a task of one's own is written with, as names of `shoal.mdp`."""
 
+from shoal.mdp import annotations
+from shoal.mdp.annotations import *  # noqa: F403
 from shoal.mdp.base import (
     base_ang_vel,
     base_lin_vel,
@@ -14,7 +16,6 @@ from shoal.mdp.base import (
     yaw_quat,
 )
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
-from shoal.mdp.names import Actuator, Geom, Joint
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
@@ -25,16 +26,13 @@ from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
 
 __all__ = [
     "Action",
-    "Actuator",
     "Arrow",
     "Command",
     "Contact",
     "Curriculum",
     "Done",
     "Event",
-    "Geom",
     "Ghost",
-    "Joint",
     "Mark",
     "Metric",
     "Object",
@@ -65,3 +63,4 @@ __all__ = [
     "uniform_int",
     "yaw_quat",
 ]  # fmt: skip
+__all__ += annotations.__all__

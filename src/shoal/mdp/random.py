@@ -6,7 +6,7 @@ import warp as wp
 
 
 @wp.func
-def uniform(state: Any, env: wp.int32, low: wp.float32, high: wp.float32) -> wp.float32:
+def uniform(state: Any, env: int, low: float, high: float) -> float:
     """Return a number drawn uniformly; nothing is drawn where `low` is `high`."""
     if low == high:
         return low
@@ -17,13 +17,13 @@ def uniform(state: Any, env: wp.int32, low: wp.float32, high: wp.float32) -> wp.
 
 
 @wp.func
-def happens(state: Any, env: wp.int32, probability: wp.float32) -> wp.bool:
+def happens(state: Any, env: int, probability: float) -> bool:
     """Whether something happens that has a probability."""
     return uniform(state, env, 0.0, 1.0) < probability
 
 
 @wp.func
-def uniform_int(state: Any, env: wp.int32, count: wp.int32) -> wp.int32:
+def uniform_int(state: Any, env: int, count: int) -> int:
     """Return a whole number from 0 to `count` - 1, drawn uniformly."""
     rng = state.rng[env]
     drawn = wp.randi(rng, 0, count)

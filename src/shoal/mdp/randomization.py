@@ -11,18 +11,28 @@ Constants that MuJoCo derives from the model (`body_subtreemass`, `dof_invweight
 inertias, poses, sizes, armatures and gravity, by ``mj_setConst`` and MuJoCo Warp's ``set_const``.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
-import mujoco
 import warp as wp
 
-from shoal.errors import UsageError
+from shoal.mdp.annotations import (
+    Actuators,
+    Axes,
+    BodyIds,
+    CameraIds,
+    Distribution,
+    Geoms,
+    Joints,
+    LightIds,
+    MaterialIds,
+    Operation,
+    PairIds,
+    SiteIds,
+    TendonIds,
+)
 from shoal.mdp.base import quat_of
 from shoal.mdp.kernels import python_function
-from shoal.mdp.names import Actuator, Geom, Joint, Names, kind_of
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import FORCERANGE, POSITION, axes_of, objects
 from shoal.mdp.random import uniform
 
 # The places of the words in `shoal.mdp.terms.CHOICES`.
@@ -32,7 +42,7 @@ _NONE = wp.vec2(0.0, 0.0)
 
 
 @wp.func
-def draw(state: Any, env: wp.int32, ranges: wp.vec2, distribution: wp.int32) -> wp.float32:
+def draw(state: Any, env: int, ranges: wp.vec2, distribution: Distribution) -> float:
     """Return a number of a distribution."""
     if distribution == GAUSSIAN:
         rng = state.rng[env]
@@ -45,7 +55,7 @@ def draw(state: Any, env: wp.int32, ranges: wp.vec2, distribution: wp.int32) -> 
 
 
 @wp.func
-def changed(usual: wp.float32, drawn: wp.float32, operation: wp.int32) -> wp.float32:
+def changed(usual: float, drawn: float, operation: Operation) -> float:
     """Return a parameter by an operation."""
     if operation == SCALE:
         return usual * drawn
@@ -54,19 +64,26 @@ def changed(usual: wp.float32, drawn: wp.float32, operation: wp.int32) -> wp.flo
     return drawn
 
 
-_INDICES = {"body": "bodies", "site": "sites", "tendon": "tendons", "pair": "pairs"}
-_INDICES |= {"cam": "cameras", "light": "lights", "mat": "materials"}
-_KINDS: dict[str, tuple[str, Any, str]] = {
-    **{word: (objects, wp.int32, f"{objects}[i]") for word, objects in _INDICES.items()},
-    "geom": ("geoms", Geom, "geoms[i].index"),
-    "dof": ("joints", Joint, "joints[i].dof"),
-    "jnt": ("joints", Joint, "joints[i].index"),
-    "qpos0": ("joints", Joint, "joints[i].qpos"),
+_INDICES: dict[str, tuple[str, Any]] = {
+    "body": ("bodies", BodyIds),
+    "site": ("sites", SiteIds),
+    "tendon": ("tendons", TendonIds),
+    "pair": ("pairs", PairIds),
+    "cam": ("cameras", CameraIds),
+    "light": ("lights", LightIds),
+    "mat": ("materials", MaterialIds),
 }
-"""By the first word of a field: the parameter that selects its objects, their type, and the row of each."""
+_KINDS: dict[str, tuple[str, Any, str]] = {
+    **{word: (objects, annotation, f"{objects}[i]") for word, (objects, annotation) in _INDICES.items()},
+    "geom": ("geoms", Geoms, "geoms[i].index"),
+    "dof": ("joints", Joints, "joints[i].dof"),
+    "jnt": ("joints", Joints, "joints[i].index"),
+    "qpos0": ("joints", Joints, "joints[i].qpos"),
+}
+"""By the first word of a field: the parameter that selects its objects, its annotation, and the row of each."""
 
-_NUMBERS = """def {field}(state: Any, env: wp.int32, {objects}: wp.array[Kind], ranges: wp.vec2, {axes}
-        operation: wp.int32 = {operation}, distribution: wp.int32 = 0, shared_random: wp.bool = False{more}) -> None:
+_NUMBERS = """def {field}(state: Any, env: int, {objects}: Selected, ranges: wp.vec2, {axes}
+        operation: Operation = {operation}, distribution: Distribution = 0, shared_random: bool = False{more}) -> None:
     '''Draw the {what}.'''
     for part in range({parts}):
         drawn = wp.float32(0.0)
@@ -75,8 +92,8 @@ _NUMBERS = """def {field}(state: Any, env: wp.int32, {objects}: wp.array[Kind], 
                 drawn = draw(state, env, ranges, distribution)
             state.{field}[env, {row}]{axis} = changed(state.default_{field}[{row}]{axis}, drawn, operation)
 """
-_TURN = """def {field}(state: Any, env: wp.int32, {objects}: wp.array[Kind], roll: wp.vec2 = _NONE,
-        pitch: wp.vec2 = _NONE, yaw: wp.vec2 = _NONE, distribution: wp.int32 = 0) -> None:
+_TURN = """def {field}(state: Any, env: int, {objects}: Selected, roll: wp.vec2 = _NONE,
+        pitch: wp.vec2 = _NONE, yaw: wp.vec2 = _NONE, distribution: Distribution = 0) -> None:
     '''Turn the {what} [rad].'''
     for i in range({objects}.shape[0]):
         x, y = draw(state, env, roll, distribution), draw(state, env, pitch, distribution)
@@ -96,69 +113,49 @@ FIELDS: dict[str, Any] = {}
 
 
 def _declare(
-    what: str, field: str, *names: str, axes: Any = (), operation: int = ABS, checks: Any = (), then: str = ""
+    what: str, field: str, *names: str, axes: Any = (), operation: int = ABS, needs: Any = (), then: str = ""
 ) -> None:
     """Make the function of a field: of a quaternion, of one number, or of several, of which it draws `axes`."""
-    objects, kind, row = _KINDS[field.partition("_")[0]]
-    words = {"what": what, "field": field, "objects": objects, "row": row, "operation": operation}
-    words |= {"parts": 1, "axes": "", "axis": "", "more": ", isotropic: wp.bool = False" if then else ""}
+    parameter, annotation, row = _KINDS[field.partition("_")[0]]
+    words = {"what": what, "field": field, "objects": parameter, "row": row, "operation": operation}
+    words |= {"parts": 1, "axes": "", "axis": "", "more": ", isotropic: bool = False" if then else ""}
+    scope = globals() | {"Selected": Annotated[annotation, *needs] if needs else annotation}
     if axes:
-        words |= {"parts": "axes.shape[0]", "axes": f"axes: wp.array[wp.int32] = {axes},", "axis": "[axes[part]]"}
-        checks = (*checks, partial(_check_axes, field))
+        words |= {"parts": "axes.shape[0]", "axes": f"axes: FieldAxes = {axes},", "axis": "[axes[part]]"}
+        scope["FieldAxes"] = Annotated[Axes, axes_of(field)]
     text = (_TURN if field.endswith("quat") else _NUMBERS).format(**words) + then
-    made = wp.func(python_function(field, text, globals() | {"Kind": kind}, __name__))
-    made.func.checks = checks
+    made = wp.func(python_function(field, text, scope, __name__))
     FIELDS.update(dict.fromkeys((field, *names), made))
 
 
-def _check_axes(field: str, path: str, values: Mapping[str, Any], names: Names, _: str) -> None:
-    """Refuse axes that a field does not have."""
-    last = getattr(names.model, field).shape[1] - 1
-    if not all(isinstance(axis, int) and 0 <= axis <= last for axis in values["axes"]):
-        raise UsageError(f"{path}.axes is {values['axes']}, but must be numbers from 0 to {last}, the axes of {field}.")
-
-
-def _refuse(bad: Callable[[mujoco.MjModel], Any], why: str, engine: str = "") -> Callable[..., None]:
-    """Return a check that refuses objects for which `bad` is true, on one of the engines or on both."""
-
-    def check(path: str, values: Mapping[str, Any], names: Names, used: str) -> None:
-        for name, patterns in values.items() if engine in {"", used} else ():
-            kind, _ = kind_of(name) or ("", False)
-            for index in names.select(kind, patterns, f"{path}.{name}") if kind else ():
-                if bad(names.model)[index]:
-                    raise UsageError(f"{path}.{name} selects '{names.names(kind)[index]}', {why}")
-
-    return check
-
-
-_STATIC = "which does not move: MuJoCo Warp has one pose of it for all environments. Pass --env.engine native."
-_is_static = _refuse(lambda model: (model.body_weldid == 0) & (model.body_mocapid < 0), _STATIC, "warp")
-_has_static_body = _refuse(lambda model: model.body_weldid[model.geom_bodyid] == 0, _STATIC, "warp")
-_is_simple = _refuse(
+_STATIC = "but MuJoCo Warp has one pose for all environments of what does not move: pass --env.engine native."
+_MOVES = objects(lambda model: (model.body_weldid == 0) & (model.body_mocapid < 0), _STATIC, "warp")
+_ON_MOVING_BODY = objects(lambda model: model.body_weldid[model.geom_bodyid] == 0, _STATIC, "warp")
+_HAS_CENTRE = objects(
     lambda model: (model.body_simple != 0) & (model.body_mass > 0.0),
-    'whose centre of mass MuJoCo has compiled to stay at its origin: give the body simple="false" in the MJCF.',
+    'but MuJoCo has compiled the centre of mass to stay at the origin: give the body simple="false" in the MJCF.',
 )
-_is_no_primitive = _refuse(
+_PRIMITIVE = objects(
     lambda model: abs(model.geom_type - 4) > 2,  # noqa: PLR2004  2 to 6 are sphere to box.
-    "which is a plane, a height field or a mesh: select spheres, capsules, ellipsoids, cylinders and boxes.",
+    "but the term needs spheres, capsules, ellipsoids, cylinders or boxes: select these.",
 )
-_has_no_limits = _refuse(lambda model: model.jnt_limited == 0, "which has no limits: give it a range in the MJCF.")
+_LIMITED = objects(lambda model: model.jnt_limited == 0, "but the term needs limits: give a range in the MJCF.")
 
 _XYZ, _RGBA = (0, 1, 2), (0, 1, 2, 3)
 _declare("sliding friction of geoms; axes 1 and 2 are torsional and rolling friction [m]", "geom_friction", axes=(0,))
-_declare("position of geoms [m]", "geom_pos", axes=_XYZ, checks=(_has_static_body,))
-_declare("orientation of geoms", "geom_quat", checks=(_has_static_body,))
-_declare("sizes of geoms [m]", "geom_size", axes=_XYZ, operation=SCALE, checks=(_is_no_primitive,))
+_declare("position of geoms [m]", "geom_pos", axes=_XYZ, needs=(_ON_MOVING_BODY,))
+_declare("orientation of geoms", "geom_quat", needs=(_ON_MOVING_BODY,))
+_declare("sizes of geoms [m]", "geom_size", axes=_XYZ, operation=SCALE, needs=(_PRIMITIVE,))
 _declare("colours of geoms", "geom_rgba", axes=_RGBA)
 _declare("mass of bodies [kg], but not the inertia, as of a load at the centre of mass", "body_mass", operation=SCALE)
-_declare("centre of mass of bodies [m]", "body_ipos", axes=_XYZ, operation=ADD, checks=(_is_simple,))
-_declare("position of bodies [m]", "body_pos", axes=_XYZ, operation=ADD, checks=(_is_static,))
-_declare("orientation of bodies", "body_quat", checks=(_is_static,))
+_declare("centre of mass of bodies [m]", "body_ipos", axes=_XYZ, operation=ADD, needs=(_HAS_CENTRE,))
+_declare("position of bodies [m]", "body_pos", axes=_XYZ, operation=ADD, needs=(_MOVES,))
+_declare("orientation of bodies", "body_quat", needs=(_MOVES,))
 _declare("damping of joints [N m s/rad or N s/m]", "dof_damping", "joint_damping")
 _declare("reflected inertia of the motors of joints [kg m² or kg]", "dof_armature", "joint_armature")
 _declare("dry friction of joints [N m or N]", "dof_frictionloss", "joint_friction")
 _declare("stiffness of joints [N m/rad or N/m]", "jnt_stiffness", "joint_stiffness")
-_declare("limits of joints [rad or m]", "jnt_range", "joint_limits", axes=(0, 1), checks=(_has_no_limits,))
+_declare("limits of joints [rad or m]", "jnt_range", "joint_limits", axes=(0, 1), needs=(_LIMITED,))
 _declare("position of joints as the model is drawn [rad or m]", "qpos0", "joint_default_pos", operation=ADD)
 _declare("position of sites [m]", "site_pos", axes=_XYZ)
 _declare("orientation of sites", "site_quat")
@@ -184,13 +181,13 @@ _declare("repetitions of the texture of materials", "mat_texrepeat", axes=(0, 1)
 @wp.func
 def body_com_offset(
     state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
+    env: int,
+    bodies: Annotated[BodyIds, _HAS_CENTRE],
     x: wp.vec2,
     y: wp.vec2,
     z: wp.vec2,
-    operation: wp.int32 = ADD,
-    distribution: wp.int32 = UNIFORM,
+    operation: Operation = ADD,
+    distribution: Distribution = UNIFORM,
 ) -> None:
     """Draw the centres of mass of bodies, in their own frames [m]."""
     for i in range(bodies.shape[0]):
@@ -205,8 +202,8 @@ def body_com_offset(
 @wp.func
 def pseudo_inertia(
     state: Any,
-    env: wp.int32,
-    bodies: wp.array[wp.int32],
+    env: int,
+    bodies: Annotated[BodyIds, _HAS_CENTRE],
     alpha: wp.vec2 = _NONE,
     d1: wp.vec2 = _NONE,
     d2: wp.vec2 = _NONE,
@@ -217,7 +214,7 @@ def pseudo_inertia(
     t1: wp.vec2 = _NONE,
     t2: wp.vec2 = _NONE,
     t3: wp.vec2 = _NONE,
-    distribution: wp.int32 = UNIFORM,
+    distribution: Distribution = UNIFORM,
 ) -> None:
     """Draw mass, centre of mass and inertia of bodies together, so that they stay those of a possible body.
 
@@ -258,16 +255,15 @@ def pseudo_inertia(
         state.body_iquat[env, body] = wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
-@needs("position")
 @wp.func
 def pd_gains(
     state: Any,
-    env: wp.int32,
-    actuators: wp.array[Actuator],
+    env: int,
+    actuators: Annotated[Actuators, POSITION],
     kp: wp.vec2,
     kd: wp.vec2,
-    operation: wp.int32 = SCALE,
-    distribution: wp.int32 = UNIFORM,
+    operation: Operation = SCALE,
+    distribution: Distribution = UNIFORM,
 ) -> None:
     """Draw stiffness and damping that position actuators have at their joints [N m/rad, N m s/rad]."""
     for i in range(actuators.shape[0]):
@@ -288,15 +284,14 @@ def pd_gains(
         state.actuator_biasprm[env, index] = bias
 
 
-@needs("forcerange")
 @wp.func
 def effort_limits(
     state: Any,
-    env: wp.int32,
-    actuators: wp.array[Actuator],
+    env: int,
+    actuators: Annotated[Actuators, FORCERANGE],
     ranges: wp.vec2,
-    operation: wp.int32 = SCALE,
-    distribution: wp.int32 = UNIFORM,
+    operation: Operation = SCALE,
+    distribution: Distribution = UNIFORM,
 ) -> None:
     """Draw the largest torques that actuators have at their joints in both directions [N m]: the strength of motors."""
     for i in range(actuators.shape[0]):
@@ -309,9 +304,7 @@ def effort_limits(
 
 
 @wp.func
-def encoder_bias(
-    state: Any, env: wp.int32, joints: wp.array[Joint], ranges: wp.vec2, distribution: wp.int32 = UNIFORM
-) -> None:
+def encoder_bias(state: Any, env: int, joints: Joints, ranges: wp.vec2, distribution: Distribution = UNIFORM) -> None:
     """Draw constant errors of the encoders of joints [rad], see `joint_pos_rel` and `joint_position`."""
     for i in range(joints.shape[0]):
         state.encoder_bias[env, joints[i].dof] = draw(state, env, ranges, distribution)
@@ -320,17 +313,14 @@ def encoder_bias(
 @wp.func
 def gravity(
     state: Any,
-    env: wp.int32,
+    env: int,
     x: wp.vec2,
     y: wp.vec2,
     z: wp.vec2,
-    operation: wp.int32 = ADD,
-    distribution: wp.int32 = UNIFORM,
+    operation: Operation = ADD,
+    distribution: Distribution = UNIFORM,
 ) -> None:
     """Draw gravity [m/s²]. Isaac Lab's `randomize_physics_scene_gravity`."""
     state.gravity[env, 0] = changed(state.default_gravity[0], draw(state, env, x, distribution), operation)
     state.gravity[env, 1] = changed(state.default_gravity[1], draw(state, env, y, distribution), operation)
     state.gravity[env, 2] = changed(state.default_gravity[2], draw(state, env, z, distribution), operation)
-
-
-body_com_offset.func.checks = pseudo_inertia.func.checks = (_is_simple,)

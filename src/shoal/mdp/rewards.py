@@ -3,10 +3,21 @@
 A term is a rate: the task multiplies it by its weight and the length of a step.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import (
+    ActionColumns,
+    ActuatorIds,
+    Actuators,
+    BodyId,
+    CommandColumn,
+    Joints,
+    Memory,
+    Numbers,
+    SensorColumn,
+)
 from shoal.mdp.base import base_ang_vel, base_lin_vel, body_ang_vel_w, command_at, projected_gravity, quat_of
 from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     feet_air_time,
@@ -23,12 +34,11 @@ from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     undesired_contacts,
 )
 from shoal.mdp.ground import base_height
-from shoal.mdp.names import Actuator, Joint
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import columns
 
 
 @wp.func
-def error_lin_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def error_lin_vel(state: Any, env: int, command: CommandColumn) -> float:
     """Return the distance of the base's horizontal velocity from its command [m/s]."""
     wanted = command_at(state, env, command)
     actual = base_lin_vel(state, env)
@@ -38,96 +48,95 @@ def error_lin_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
 
 
 @wp.func
-def error_ang_vel(state: Any, env: wp.int32, command: wp.int32) -> wp.float32:
+def error_ang_vel(state: Any, env: int, command: CommandColumn) -> float:
     """Return the distance of the base's angular velocity about z from its command [rad/s]."""
     return wp.abs(command_at(state, env, command)[2] - base_ang_vel(state, env)[2])
 
 
 @wp.func
-def is_alive(state: Any, env: wp.int32) -> wp.float32:
+def is_alive(state: Any, env: int) -> float:
     """Return 1 unless the episode ends by a termination that is no time-out."""
     return wp.where(state.terminated[env], 0.0, 1.0)
 
 
 @wp.func
-def is_terminated(state: Any, env: wp.int32) -> wp.float32:
+def is_terminated(state: Any, env: int) -> float:
     """Return 1 where the episode ends by a termination that is no time-out."""
     return wp.where(state.terminated[env], 1.0, 0.0)
 
 
 @wp.func
-def track_linear_velocity(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def track_linear_velocity(state: Any, env: int, command: CommandColumn, std: float) -> float:
     """Reward the commanded velocity, 0 along z: 1 without error, 1/e with an error of `std` [m/s]."""
     error = error_lin_vel(state, env, command)
     return wp.exp(-(error * error + lin_vel_z_l2(state, env)) / (std * std))
 
 
 @wp.func
-def track_angular_velocity(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def track_angular_velocity(state: Any, env: int, command: CommandColumn, std: float) -> float:
     """Reward the commanded angular velocity, 0 about x and y: 1 without error, 1/e with an error of `std` [rad/s]."""
     error = error_ang_vel(state, env, command)
     return wp.exp(-(error * error + ang_vel_xy_l2(state, env)) / (std * std))
 
 
 @wp.func
-def track_lin_vel_xy_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def track_lin_vel_xy_exp(state: Any, env: int, command: CommandColumn, std: float) -> float:
     """Reward the commanded horizontal velocity: 1 without error, 1/e with an error of `std` [m/s]. Isaac Lab's."""
     error = error_lin_vel(state, env, command)
     return wp.exp(-error * error / (std * std))
 
 
 @wp.func
-def track_ang_vel_z_exp(state: Any, env: wp.int32, command: wp.int32, std: wp.float32) -> wp.float32:
+def track_ang_vel_z_exp(state: Any, env: int, command: CommandColumn, std: float) -> float:
     """Reward the commanded angular velocity about z: 1 without error, 1/e with an error of `std` [rad/s]."""
     error = error_ang_vel(state, env, command)
     return wp.exp(-error * error / (std * std))
 
 
 @wp.func
-def base_height_l2(state: Any, env: wp.int32, target_height: wp.float32) -> wp.float32:
+def base_height_l2(state: Any, env: int, target_height: float) -> float:
     """Penalise the distance of the base's height above the ground from a target [m], squared."""
     error = base_height(state, env) - target_height
     return error * error
 
 
 @wp.func
-def lin_vel_z_l2(state: Any, env: wp.int32) -> wp.float32:
+def lin_vel_z_l2(state: Any, env: int) -> float:
     """Penalise the base's vertical velocity in its own frame, squared."""
     velocity = base_lin_vel(state, env)
     return velocity[2] * velocity[2]
 
 
 @wp.func
-def ang_vel_xy_l2(state: Any, env: wp.int32) -> wp.float32:
+def ang_vel_xy_l2(state: Any, env: int) -> float:
     """Penalise the base's roll and pitch velocities, squared."""
     velocity = base_ang_vel(state, env)
     return velocity[0] * velocity[0] + velocity[1] * velocity[1]
 
 
 @wp.func
-def flat_orientation_l2(state: Any, env: wp.int32) -> wp.float32:
+def flat_orientation_l2(state: Any, env: int) -> float:
     """Penalise the horizontal part of gravity in the base's frame, squared."""
     gravity = projected_gravity(state, env)
     return gravity[0] * gravity[0] + gravity[1] * gravity[1]
 
 
 @wp.func
-def upright(state: Any, env: wp.int32, body: wp.int32, std: wp.float32) -> wp.float32:
+def upright(state: Any, env: int, body: BodyId, std: float) -> float:
     """Reward a body that stands upright: exp(-(horizontal part of gravity in its frame)² / std²)."""
     down = wp.quat_rotate_inv(quat_of(state.xquat[env, body]), wp.vec3(0.0, 0.0, -1.0))
     return wp.exp(-(down[0] * down[0] + down[1] * down[1]) / (std * std))
 
 
 @wp.func
-def body_angular_velocity_penalty(state: Any, env: wp.int32, body: wp.int32) -> wp.float32:
+def body_angular_velocity_penalty(state: Any, env: int, body: BodyId) -> float:
     """Penalise a body's angular velocity about the world's x and y, squared."""
     velocity = body_ang_vel_w(state, env, body)
     return velocity[0] * velocity[0] + velocity[1] * velocity[1]
 
 
-@needs(sensor=3)
 @wp.func
-def angular_momentum_penalty(state: Any, env: wp.int32, sensor: wp.int32) -> wp.float32:
+def angular_momentum_penalty(state: Any, env: int, sensor: Annotated[SensorColumn, columns(3)]) -> float:
     """Penalise the angular momentum of a robot, squared; `sensor` is a ``subtreeangmom`` of its base."""
     total = wp.float32(0.0)
     for part in range(3):
@@ -137,7 +146,7 @@ def angular_momentum_penalty(state: Any, env: wp.int32, sensor: wp.int32) -> wp.
 
 
 @wp.func
-def joint_pos_limits(state: Any, env: wp.int32, joints: wp.array[Joint], soft_factor: wp.float32 = 0.9) -> wp.float32:
+def joint_pos_limits(state: Any, env: int, joints: Joints, soft_factor: float = 0.9) -> float:
     """Penalise how far joints are outside their soft limits [rad]: those at `soft_factor` of the range."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -148,7 +157,7 @@ def joint_pos_limits(state: Any, env: wp.int32, joints: wp.array[Joint], soft_fa
 
 
 @wp.func
-def posture(state: Any, env: wp.int32, joints: wp.array[Joint], std: wp.array[wp.float32]) -> wp.float32:
+def posture(state: Any, env: int, joints: Joints, std: Numbers) -> float:
     """Reward the default pose: exp(-mean of (distance of a joint / its std)²)."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -160,15 +169,15 @@ def posture(state: Any, env: wp.int32, joints: wp.array[Joint], std: wp.array[wp
 @wp.func
 def variable_posture(
     state: Any,
-    env: wp.int32,
-    joints: wp.array[Joint],
-    command: wp.int32,
-    std_standing: wp.array[wp.float32],
-    std_walking: wp.array[wp.float32],
-    std_running: wp.array[wp.float32],
-    walking_threshold: wp.float32 = 0.5,
-    running_threshold: wp.float32 = 1.5,
-) -> wp.float32:
+    env: int,
+    joints: Joints,
+    command: CommandColumn,
+    std_standing: Numbers,
+    std_walking: Numbers,
+    std_running: Numbers,
+    walking_threshold: float = 0.5,
+    running_threshold: float = 1.5,
+) -> float:
     """Reward the default pose: exp(-mean of (distance of a joint / its std)²), whose std depends on the command.
 
     The speed of a command is that along x and y [m/s] plus that about z [rad/s].
@@ -183,7 +192,7 @@ def variable_posture(
 
 
 @wp.func
-def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
+def joint_torques_l2(state: Any, env: int, actuators: Actuators) -> float:
     """Penalise the torques of all actuators of joints in the last physics step, squared."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
@@ -193,7 +202,7 @@ def joint_torques_l2(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -
 
 
 @wp.func
-def electrical_power_cost(state: Any, env: wp.int32, actuators: wp.array[Actuator]) -> wp.float32:
+def electrical_power_cost(state: Any, env: int, actuators: Actuators) -> float:
     """Penalise the mechanical power of actuators of joints, where they do not brake [W]."""
     total = wp.float32(0.0)
     for i in range(actuators.shape[0]):
@@ -203,7 +212,7 @@ def electrical_power_cost(state: Any, env: wp.int32, actuators: wp.array[Actuato
 
 
 @wp.func
-def joint_vel_l2(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_vel_l2(state: Any, env: int, joints: Joints) -> float:
     """Penalise the speeds of joints, squared."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -212,7 +221,7 @@ def joint_vel_l2(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float
 
 
 @wp.func
-def joint_acc_l2(state: Any, env: wp.int32, joints: wp.array[Joint], memory: wp.array2d[wp.float32]) -> wp.float32:
+def joint_acc_l2(state: Any, env: int, joints: Joints, memory: Memory) -> float:
     """Penalise the change of the joints' speeds in a step, as accelerations squared."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -224,7 +233,7 @@ def joint_acc_l2(state: Any, env: wp.int32, joints: wp.array[Joint], memory: wp.
 
 
 @wp.func
-def action_l2(state: Any, env: wp.int32) -> wp.float32:
+def action_l2(state: Any, env: int) -> float:
     """Penalise large actions, squared."""
     total = wp.float32(0.0)
     for i in range(state.action.shape[1]):
@@ -233,7 +242,7 @@ def action_l2(state: Any, env: wp.int32) -> wp.float32:
 
 
 @wp.func
-def action_rate_l2(state: Any, env: wp.int32) -> wp.float32:
+def action_rate_l2(state: Any, env: int) -> float:
     """Penalise the change of the actions, squared."""
     total = wp.float32(0.0)
     for i in range(state.action.shape[1]):
@@ -243,9 +252,7 @@ def action_rate_l2(state: Any, env: wp.int32) -> wp.float32:
 
 
 @wp.func
-def next_action_acc(
-    state: Any, env: wp.int32, i: wp.int32, column: wp.int32, memory: wp.array2d[wp.float32]
-) -> wp.float32:
+def next_action_acc(state: Any, env: int, i: int, column: int, memory: Memory) -> float:
     """Return the second difference of the action in a column, and remember the first."""
     change = state.action[env, column] - state.last_action[env, column]
     before = memory[env, i]
@@ -256,11 +263,11 @@ def next_action_acc(
 @wp.func
 def action_acc_l2(
     state: Any,
-    env: wp.int32,
-    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
-    action_columns: wp.array[wp.int32],
-    memory: wp.array2d[wp.float32],
-) -> wp.float32:
+    env: int,
+    actuators: ActuatorIds,  # noqa: ARG001  The columns of their actions follow.
+    action_columns: ActionColumns,
+    memory: Memory,
+) -> float:
     """Penalise the second difference of the actions of actuators, squared."""
     total = wp.float32(0.0)
     for i in range(action_columns.shape[0]):
@@ -272,11 +279,11 @@ def action_acc_l2(
 @wp.func
 def mean_action_acc(
     state: Any,
-    env: wp.int32,
-    actuators: wp.array[wp.int32],  # noqa: ARG001  The columns of their actions follow.
-    action_columns: wp.array[wp.int32],
-    memory: wp.array2d[wp.float32],
-) -> wp.float32:
+    env: int,
+    actuators: ActuatorIds,  # noqa: ARG001  The columns of their actions follow.
+    action_columns: ActionColumns,
+    memory: Memory,
+) -> float:
     """Return the mean magnitude of the second difference of the actions of actuators."""
     total = wp.float32(0.0)
     for i in range(action_columns.shape[0]):
@@ -285,7 +292,7 @@ def mean_action_acc(
 
 
 @wp.func
-def joint_deviation_l1(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def joint_deviation_l1(state: Any, env: int, joints: Joints) -> float:
     """Penalise distances from the default pose [rad or m]."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -294,17 +301,15 @@ def joint_deviation_l1(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp
 
 
 @wp.func
-def stand_still(
-    state: Any, env: wp.int32, joints: wp.array[Joint], command: wp.int32, command_threshold: wp.float32 = 0.1
-) -> wp.float32:
+def stand_still(state: Any, env: int, joints: Joints, command: CommandColumn, command_threshold: float = 0.1) -> float:
     """Penalise distances from the default pose [rad or m] where no speed above a threshold is commanded."""
     return joint_deviation_l1(state, env, joints) * (1.0 - is_commanded(state, env, command, command_threshold))
 
 
 @wp.func
 def joint_deviation_l2(
-    state: Any, env: wp.int32, joints: wp.array[Joint], command: wp.int32, threshold: wp.float32, standing: wp.float32
-) -> wp.float32:
+    state: Any, env: int, joints: Joints, command: CommandColumn, threshold: float, standing: float
+) -> float:
     """Penalise distances from the default pose, squared; `standing` times as much where the command is to stand."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):

@@ -6,12 +6,12 @@ import warp as wp
 @wp.func
 def remember(
     ring: wp.array2d[wp.float32],
-    env: wp.int32,
-    i: wp.int32,
-    columns: wp.int32,
-    slots: wp.int32,
-    age: wp.int32,
-    value: wp.float32,
+    env: int,
+    i: int,
+    columns: int,
+    slots: int,
+    age: int,
+    value: float,
 ) -> None:
     """Keep column `i` of what is observed `age` steps after the episode began."""
     ring[env, (age % slots) * columns + i] = value
@@ -20,12 +20,12 @@ def remember(
 @wp.func
 def recall(
     ring: wp.array2d[wp.float32],
-    env: wp.int32,
-    i: wp.int32,
-    columns: wp.int32,
-    slots: wp.int32,
-    age: wp.int32,
-    back: wp.int32,
-) -> wp.float32:
+    env: int,
+    i: int,
+    columns: int,
+    slots: int,
+    age: int,
+    back: int,
+) -> float:
     """Return column `i` of what was observed `back` steps ago, or else first in the episode."""
     return ring[env, (wp.max(age - back, 0) % slots) * columns + i]

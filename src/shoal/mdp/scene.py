@@ -81,7 +81,7 @@ def _function(path: str, term: ObjectTerm) -> Any:
     """Return the function of an object."""
     if not isinstance(term.func, str):
         return term.func
-    from shoal.mdp.binding import named_function  # It needs Warp.
+    from shoal.mdp.functions import named_function  # It needs Warp.
 
     return named_function(term.func, "objects", path, FunctionType)
 

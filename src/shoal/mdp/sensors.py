@@ -1,17 +1,18 @@
 """Sensors that a configuration declares, added to a model: MuJoCo's of contacts, and all others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.annotations import BodyIds, ContactData, Geoms, takes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches
-from shoal.mdp.names import Geom, matching
+from shoal.mdp.names import matching
 from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
 
 _OBJECTS = {
@@ -37,7 +38,7 @@ _REDUCE = ("none", "mindist", "maxforce", "netforce")
 """In MuJoCo's order."""
 
 
-def is_sensed(term: ContactTerm) -> bool:
+def _is_sensed(term: ContactTerm) -> bool:
     """Whether contacts are MuJoCo's, and not those of a function."""
     return term.func == touches.key
 
@@ -101,7 +102,7 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
             raise UsageError(f"sensors.{name} is '{term.func}', which is no sensor of MuJoCo's.{hint}")
         sensors.add(f"sensors.{name}", term, _OBJECTS, _REFERENCES, type=types[str(term.func)], cutoff=term.cutoff)
     for name, term in config.terms("contacts").items():
-        if is_sensed(term):
+        if _is_sensed(term):
             wrong = next((each for each in term.fields if each not in CONTACT_FIELDS), None)
             if wrong or (term.force_threshold and "force" not in term.fields):
                 why = f"has '{wrong}'" if wrong else "lacks 'force', which its force_threshold needs"
@@ -121,12 +122,34 @@ def _numbers(term: ContactTerm) -> tuple[int, int, int]:
     return chosen, _REDUCE.index(term.reduce), 1 if term.reduce == "netforce" else term.num_slots
 
 
-def bind_contact(binder: Binder, name: str, term: ContactTerm, contact: Any) -> Bound:
-    """Bind contacts that are MuJoCo's, and write to `contact` where in ``sensordata`` they are."""
-    path = f"contacts.{name}"
+def bind_contacts(
+    binder: Binder, terms: Mapping[str, ContactTerm], allocate: Callable[[str, int, Any], wp.array]
+) -> dict[str, Bound]:
+    """Bind contacts by name, and let `allocate` make the arrays of what is tracked: by name, columns and type.
+
+    Raises:
+        ShoalError: A function is of no geoms or bodies.
+    """
+    found: dict[str, Bound] = {}
+    for name, term in terms.items():
+        contact = binder.structs[name] = ContactData()
+        is_sensed = _is_sensed(term)
+        bound = _bind_sensed(binder, name, term) if is_sensed else binder.bind(f"contacts.{name}", term, "contacts")
+        if not bound.of:
+            raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
+        binder.columns[name], found[name] = bound.columns, bound
+        for field, kind in ContactData.vars.items():
+            if getattr(kind.type, "ndim", 0) == 2:  # noqa: PLR2004  A row for each environment.
+                setattr(contact, field, allocate(f"contacts/{name}/{field}", len(bound.columns), kind.type.dtype))
+    return found
+
+
+def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
+    """Bind contacts that are MuJoCo's, and write where in ``sensordata`` they are."""
+    path, contact = f"contacts.{name}", binder.structs[name]
     parameter = next(each for each in term.parameters if each in _PRIMARY)
-    kind, dtype = ("geom", Geom) if parameter == "geoms" else ("body", wp.int32)
-    selection, columns = binder.selection(f"{path}.{parameter}", kind, getattr(term, parameter), dtype)
+    rule = takes(Geoms if parameter == "geoms" else BodyIds)
+    selection, columns = binder.selection(f"{path}.{parameter}", rule, getattr(term, parameter))
     places = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
     contact.sensors = wp.array(np.array(places, dtype=np.int32), device=binder.device)
     contact.slots = _numbers(term)[2]

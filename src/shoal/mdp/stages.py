@@ -184,6 +184,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
     )
     for memory in binder.memories:
         source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
+    if any("sensor_history" in uses(each) for each in binder.all_functions()):
+        source.add("for i in range(state.sensor_history.shape[1]):", "    state.sensor_history[env, i] = 0.0")
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))

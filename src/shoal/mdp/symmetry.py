@@ -16,7 +16,8 @@ from tensordict import TensorDict
 from shoal.errors import UsageError
 from shoal.mdp import actions as acting
 from shoal.mdp import observations as observing
-from shoal.mdp.binding import Bound, grid_points, python_of
+from shoal.mdp.accesses import python_of
+from shoal.mdp.binding import Bound, grid_points
 from shoal.mdp.config import members
 from shoal.mdp.marks import TWIST
 

@@ -17,7 +17,6 @@ from shoal.errors import ShoalError, did_you_mean
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
-from shoal.mdp.contacts import Contact, new_contact
 from shoal.mdp.curricula import changes_of
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
@@ -25,7 +24,7 @@ from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.scene import compile_scene
-from shoal.mdp.sensors import bind_contact, is_sensed
+from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
@@ -65,8 +64,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
     | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
     | `gravity` | (num_envs, 3) | gravity [m/s²] |
-    | `body_rootid` | (nbody,) | the uppermost body that each hangs on |
-    | `sensor_history` | (decimation, num_envs, n) | after a step: `sensordata` of each of its physics steps |
+    | `sensor_history` | (num_envs, decimation * n) | after a step: `sensordata` of each of its physics steps |
     | `hulls` | (n,) of `wp.vec3` | points of meshes, see `shoal.mdp.shapes` |
 
     Events, commands and actions may write fields of `MjModel` and controls, events and commands the state too; no term
@@ -150,13 +148,12 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self._changes = changes_of(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()
-        contacts = {name: self._bind_contact(name, term) for name, term in self.config.terms("contacts").items()}
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
         self.bound = BoundTerms(
             actions=actions,
             commands=self._bind("commands", "first", "is_new"),
-            contacts=contacts,
+            contacts=bind_contacts(self.binder, self.config.terms("contacts"), self.array),
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
             metrics=self._bind("metrics"),
@@ -191,19 +188,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
         terms = self.config.terms(group)
         return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
-
-    def _bind_contact(self, name: str, term: Any) -> Bound:
-        """Bind a contact, and make what is tracked of it."""
-        contact = self.binder.structs[name] = Contact()
-        if is_sensed(term):
-            bound = bind_contact(self.binder, name, term, contact)
-        else:
-            bound = self.binder.bind(f"contacts.{name}", term, "contacts")
-        if not bound.of:
-            raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
-        self.binder.columns[name] = bound.columns
-        new_contact(contact, self.array, f"contacts/{name}", len(bound.columns))
-        return bound
 
     def _number_commands(self) -> dict[str, Command]:
         """Give each command its columns; return the name, range and unit of each."""
@@ -319,8 +303,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             "ground": self.build_ground,
             "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
             "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
-            "body_rootid": lambda: wp.array(self.model.body_rootid, dtype=wp.int32, device=self.device),
-            "sensor_history": self.engine.keep_sensors,
+            "sensor_history": lambda: self.engine.keep_sensors(self.array),
             "hulls": lambda: wp.array(self.binder.names.hulls[0], dtype=wp.vec3, device=self.device),
         }
         values: dict[str, Any] = {}
@@ -332,10 +315,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         ]
         observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
         fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
-        if "sensor_history" in fresh:
-            raise ShoalError(
-                "An observation or action reads state.sensor_history, which only the terms after a step have."
-            )
         in_text = _STATE_FIELD.findall(text)
         for name in sorted({*in_text}.union(*map(uses, functions))):
             if name in own:

@@ -11,7 +11,7 @@ from types import FunctionType
 import mujoco
 import numpy as np
 
-from shoal.mdp.binding import named_function
+from shoal.mdp.functions import named_function
 from shoal.mdp.robots import add_floor, build_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig

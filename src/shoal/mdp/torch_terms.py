@@ -2,7 +2,7 @@
 
 Such a function has the parameters of a `wp.func` but for `env`: it computes all environments at once::
 
-    def reach(state, site: int, height: Tensor) -> Tensor:
+    def reach(state, site: SiteId, height: Tensor) -> Tensor:
         return state.site_xpos[:, site, 2] > height
 
 Fields of `state` are tensors of shape (num_envs, ...) over the memory of the task's arrays; fields of structs, such as

@@ -91,7 +91,8 @@ class Engine(ABC):
         self.planned: dict[str, int] = {}
         """Those among them that `enlarge` is to change, and their new values."""
         self.sensor_history: wp.array | None = None
-        """``sensordata`` of each physics step of the last `step`, once it was asked for by `keep_sensors`."""
+        """Where ``sensordata`` of each physics step of the last `step` is kept, one after the other, if anywhere.
+        Shape (num_envs, decimation * nsensordata)."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
@@ -110,12 +111,15 @@ class Engine(ABC):
             self.begun.add(name)
         return self.fields[name]
 
-    def keep_sensors(self) -> wp.array:
-        """Return `sensor_history`, and write it from now on. Shape (decimation, num_envs, nsensordata)."""
-        self.data("sensordata", after_physics_only=True)
-        shape = (self.decimation, self.num_envs, self.model.nsensordata)
-        self.sensor_history = wp.zeros(shape, dtype=wp.float32, device=self.device)
+    def keep_sensors(self, allocate: Callable[[str, int], wp.array]) -> wp.array:
+        """Return `sensor_history`, made by `allocate` from a name and columns, and keep it from now on."""
+        self.sensor_history = allocate("sensor_history", self.decimation * self.model.nsensordata)
         return self.sensor_history
+
+    def kept_sensors(self, physics_step: int) -> wp.array:
+        """Return the part of `sensor_history` that is of a physics step. Shape (num_envs, nsensordata)."""
+        count = self.model.nsensordata
+        return self.sensor_history[:, physics_step * count : (physics_step + 1) * count]
 
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.

@@ -86,9 +86,9 @@ class NativeEngine(Engine):
             np.copyto(theirs, ours)
         if self.sensor_history is None:
             self._run(lambda: self._batch.step(nstep=self.decimation))
-        for kept in self.sensor_history.numpy() if self.sensor_history else ():
+        for physics_step in range(self.decimation if self.sensor_history else 0):
             self._run(self._batch.step)
-            np.copyto(kept, self._batch.bind("sensordata"), casting="same_kind")
+            np.copyto(self.kept_sensors(physics_step).numpy(), self._batch.bind("sensordata"), casting="same_kind")
         for theirs, ours in self._state + self._derived:
             np.copyto(ours, theirs, casting="same_kind")
         if self._after_constraints:

@@ -194,13 +194,13 @@ class WarpEngine(Engine):
 
     def _advance(self) -> None:
         """Make the physics steps, without the sensors of all but the last, unless these are read too."""
-        flags, kept = self._model.opt.disableflags, self.sensor_history
+        flags = self._model.opt.disableflags
         for at in range(self.decimation):
-            skips = at < self.decimation - 1 and kept is None and not self.model.nhistory
+            skips = at < self.decimation - 1 and self.sensor_history is None and not self.model.nhistory
             self._model.opt.disableflags = flags | (mujoco.mjtDisableBit.mjDSBL_SENSOR if skips else 0)
             mjw.step(self._model, self._data)
-            if kept is not None:
-                wp.copy(kept[at], self._data.sensordata)
+            if self.sensor_history is not None:
+                wp.copy(self.kept_sensors(at), self._data.sensordata)
 
     def _compute_after_constraints(self, data: mjw.Data) -> None:
         if self.fields.keys() & AFTER_CONSTRAINTS:

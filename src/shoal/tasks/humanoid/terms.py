@@ -4,10 +4,11 @@
 the motion, turned about z and shifted horizontally so that the anchors agree.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
+from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints
 from shoal.mdp.base import (
     base_quat,
     body_ang_vel_w,
@@ -18,8 +19,7 @@ from shoal.mdp.base import (
     yaw_quat,
 )
 from shoal.mdp.events import between
-from shoal.mdp.names import Actuator, Joint
-from shoal.mdp.needs import needs
+from shoal.mdp.needs import POSITION
 from shoal.mdp.random import uniform, uniform_int
 
 
@@ -40,26 +40,26 @@ class Reference:
 
 
 @wp.func
-def frame_of(state: Any, env: wp.int32) -> wp.int32:
+def frame_of(state: Any, env: int) -> int:
     """Return the frame that the robot is to be in after the present step."""
     return wp.min(state.start_frame[env] + state.age[env], state.reference.frames - 1)
 
 
 @wp.func
-def next_frame_of(state: Any, env: wp.int32) -> wp.int32:
+def next_frame_of(state: Any, env: int) -> int:
     """Return the frame that the robot is to be in after the next step: what is observed."""
     return wp.min(state.start_frame[env] + state.age[env] + 1, state.reference.frames - 1)
 
 
 @wp.func
-def heading_to_robot(state: Any, env: wp.int32, anchor: wp.int32) -> wp.quat:
+def heading_to_robot(state: Any, env: int, anchor: int) -> wp.quat:
     """Return the rotation about z from the motion's anchor to the robot's."""
     turn = quat_of(state.xquat[env, anchor]) * wp.quat_inverse(state.reference.body_quat[frame_of(state, env), anchor])
     return yaw_quat(turn)
 
 
 @wp.func
-def moved_pos(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> wp.vec3:
+def moved_pos(state: Any, env: int, anchor: int, body: BodyId) -> wp.vec3:
     """Return the moved position of a body [m]; heights are the motion's."""
     frame = frame_of(state, env)
     origin = state.reference.body_pos[frame, anchor]
@@ -69,7 +69,7 @@ def moved_pos(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> wp
 
 
 @wp.func
-def moved_quat(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> wp.quat:
+def moved_quat(state: Any, env: int, anchor: int, body: BodyId) -> wp.quat:
     """Return the moved orientation of a body."""
     return heading_to_robot(state, env, anchor) * state.reference.body_quat[frame_of(state, env), body]
 
@@ -78,44 +78,40 @@ def moved_quat(state: Any, env: wp.int32, anchor: wp.int32, body: wp.int32) -> w
 
 
 @wp.func
-def motion_joint_pos(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def motion_joint_pos(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the position of a joint in the motion [rad]."""
     return state.reference.qpos[next_frame_of(state, env), joints[i].qpos]
 
 
 @wp.func
-def motion_joint_vel(state: Any, env: wp.int32, i: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def motion_joint_vel(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the speed of a joint in the motion [rad/s]."""
     return state.reference.qvel[next_frame_of(state, env), joints[i].dof]
 
 
 @wp.func
-def motion_anchor_pos_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.vec3:
+def motion_anchor_pos_b(state: Any, env: int, anchor_body: BodyId) -> wp.vec3:
     """Return the anchor's position in the motion, in the robot's anchor's frame [m]."""
     offset = state.reference.body_pos[next_frame_of(state, env), anchor_body] - state.xpos[env, anchor_body]
     return wp.quat_rotate_inv(quat_of(state.xquat[env, anchor_body]), offset)
 
 
 @wp.func
-def motion_anchor_ori_b(state: Any, env: wp.int32, anchor_body: wp.int32) -> wp.spatial_vector:
+def motion_anchor_ori_b(state: Any, env: int, anchor_body: BodyId) -> wp.spatial_vector:
     """Return the anchor's orientation in the motion, in the robot's anchor's frame: two columns of its matrix."""
     turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
     return two_columns(turn * state.reference.body_quat[next_frame_of(state, env), anchor_body])
 
 
 @wp.func
-def robot_body_pos_b(
-    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32
-) -> wp.vec3:
+def robot_body_pos_b(state: Any, env: int, i: int, bodies: BodyIds, anchor_body: BodyId) -> wp.vec3:
     """Return the position of a body in the anchor's frame [m]."""
     offset = state.xpos[env, bodies[i]] - state.xpos[env, anchor_body]
     return wp.quat_rotate_inv(quat_of(state.xquat[env, anchor_body]), offset)
 
 
 @wp.func
-def robot_body_ori_b(
-    state: Any, env: wp.int32, i: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32
-) -> wp.spatial_vector:
+def robot_body_ori_b(state: Any, env: int, i: int, bodies: BodyIds, anchor_body: BodyId) -> wp.spatial_vector:
     """Return the orientation of a body in the anchor's frame: two columns of its matrix."""
     turn = wp.quat_inverse(quat_of(state.xquat[env, anchor_body]))
     return two_columns(turn * quat_of(state.xquat[env, bodies[i]]))
@@ -125,18 +121,14 @@ def robot_body_ori_b(
 
 
 @wp.func
-def motion_global_anchor_position_error_exp(
-    state: Any, env: wp.int32, anchor_body: wp.int32, std: wp.float32
-) -> wp.float32:
+def motion_global_anchor_position_error_exp(state: Any, env: int, anchor_body: BodyId, std: float) -> float:
     """Return exp(-(distance of the anchor from the motion)² / std²), in the world."""
     error = state.reference.body_pos[frame_of(state, env), anchor_body] - state.xpos[env, anchor_body]
     return wp.exp(-wp.dot(error, error) / (std * std))
 
 
 @wp.func
-def motion_global_anchor_orientation_error_exp(
-    state: Any, env: wp.int32, anchor_body: wp.int32, std: wp.float32
-) -> wp.float32:
+def motion_global_anchor_orientation_error_exp(state: Any, env: int, anchor_body: BodyId, std: float) -> float:
     """Return exp(-(angle of the anchor from the motion)² / std²), in the world."""
     wanted = state.reference.body_quat[frame_of(state, env), anchor_body]
     error = quat_error_magnitude(wanted, quat_of(state.xquat[env, anchor_body]))
@@ -145,8 +137,8 @@ def motion_global_anchor_orientation_error_exp(
 
 @wp.func
 def motion_relative_body_position_error_exp(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, std: wp.float32
-) -> wp.float32:
+    state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, std: float
+) -> float:
     """Return exp(-mean of (distance of a body from its moved position)² / std²)."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
@@ -157,8 +149,8 @@ def motion_relative_body_position_error_exp(
 
 @wp.func
 def motion_relative_body_orientation_error_exp(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, std: wp.float32
-) -> wp.float32:
+    state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, std: float
+) -> float:
     """Return exp(-mean of (angle of a body from its moved orientation)² / std²)."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
@@ -170,9 +162,7 @@ def motion_relative_body_orientation_error_exp(
 
 
 @wp.func
-def motion_global_body_linear_velocity_error_exp(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], std: wp.float32
-) -> wp.float32:
+def motion_global_body_linear_velocity_error_exp(state: Any, env: int, bodies: BodyIds, std: float) -> float:
     """Return exp(-mean of (difference of a body's velocity from the motion's)² / std²), in the world."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
@@ -183,9 +173,7 @@ def motion_global_body_linear_velocity_error_exp(
 
 
 @wp.func
-def motion_global_body_angular_velocity_error_exp(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], std: wp.float32
-) -> wp.float32:
+def motion_global_body_angular_velocity_error_exp(state: Any, env: int, bodies: BodyIds, std: float) -> float:
     """Return exp(-mean of (difference of a body's angular velocity from the motion's)² / std²), in the world."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
@@ -199,20 +187,20 @@ def motion_global_body_angular_velocity_error_exp(
 
 
 @wp.func
-def motion_ended(state: Any, env: wp.int32) -> wp.bool:
+def motion_ended(state: Any, env: int) -> bool:
     """Whether the motion has no further frame."""
     return state.start_frame[env] + state.age[env] >= state.reference.frames - 1
 
 
 @wp.func
-def bad_anchor_pos_z_only(state: Any, env: wp.int32, anchor_body: wp.int32, threshold: wp.float32) -> wp.bool:
+def bad_anchor_pos_z_only(state: Any, env: int, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the height of the anchor is further than `threshold` from the motion's [m]."""
     wanted = state.reference.body_pos[frame_of(state, env), anchor_body]
     return wp.abs(wanted[2] - state.xpos[env, anchor_body][2]) > threshold
 
 
 @wp.func
-def bad_anchor_ori(state: Any, env: wp.int32, anchor_body: wp.int32, threshold: wp.float32) -> wp.bool:
+def bad_anchor_ori(state: Any, env: int, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the anchor leans otherwise: the z of gravity's direction in the two frames differs by `threshold`."""
     down = wp.vec3(0.0, 0.0, -1.0)
     wanted = wp.quat_rotate_inv(state.reference.body_quat[frame_of(state, env), anchor_body], down)
@@ -221,9 +209,7 @@ def bad_anchor_ori(state: Any, env: wp.int32, anchor_body: wp.int32, threshold: 
 
 
 @wp.func
-def bad_motion_body_pos_z_only(
-    state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32, threshold: wp.float32
-) -> wp.bool:
+def bad_motion_body_pos_z_only(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the height of one of the bodies is further than `threshold` from the motion's [m]."""
     is_bad = wp.bool(False)
     for i in range(bodies.shape[0]):
@@ -236,16 +222,15 @@ def bad_motion_body_pos_z_only(
 # Events.
 
 
-@needs("position")
 @wp.func
 def start_on_motion(
     state: Any,
-    env: wp.int32,
-    actuators: wp.array[Actuator],
-    joints: wp.array[Joint],
-    uniform_ratio: wp.float32,
-    before: wp.float32,
-    from_start: wp.bool,
+    env: int,
+    actuators: Annotated[Actuators, POSITION],
+    joints: Joints,
+    uniform_ratio: float,
+    before: float,
+    from_start: bool,
     position: wp.vec2,
     x: wp.vec2,
     y: wp.vec2,
@@ -290,20 +275,20 @@ def start_on_motion(
 
 
 @wp.func
-def follow_failures(state: Any, env: wp.int32) -> None:
+def follow_failures(state: Any, env: int) -> None:
     """Let new episodes of the others begin where the last one failed, see `start_on_motion`."""
     state.known_failure[env] = state.own_failure[env]
     state.last_frame[env] = frame_of(state, env)
 
 
 @wp.func
-def failed_share(state: Any, env: wp.int32) -> wp.float32:
+def failed_share(state: Any, env: int) -> float:
     """Return 1 where the last episode of an environment failed."""
     return wp.where(state.own_failure[env] > 0, 1.0, 0.0)
 
 
 @wp.func
-def error_body_pos(state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor_body: wp.int32) -> wp.float32:
+def error_body_pos(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId) -> float:
     """Return the mean distance of bodies from their moved positions [m]."""
     total = wp.float32(0.0)
     for i in range(bodies.shape[0]):
@@ -312,7 +297,7 @@ def error_body_pos(state: Any, env: wp.int32, bodies: wp.array[wp.int32], anchor
 
 
 @wp.func
-def error_joint_pos(state: Any, env: wp.int32, joints: wp.array[Joint]) -> wp.float32:
+def error_joint_pos(state: Any, env: int, joints: Joints) -> float:
     """Return the length of the differences of all joints from the motion [rad]."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):

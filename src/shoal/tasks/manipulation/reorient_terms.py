@@ -8,33 +8,34 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import CommandColumn, RootBody
 from shoal.mdp.base import qpos_of, quat_error_magnitude, quat_of, root_quat
 from shoal.mdp.events import between
 from shoal.mdp.observations import root_pos_w
 
 
 @wp.func
-def goal_quat(state: Any, env: wp.int32, command: wp.int32) -> wp.vec4:
+def goal_quat(state: Any, env: int, command: CommandColumn) -> wp.vec4:
     """Return the goal's orientation."""
     goal = state.commands[env]
     return wp.vec4(goal[command], goal[command + 1], goal[command + 2], goal[command + 3])
 
 
 @wp.func
-def orientation_error(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
+def orientation_error(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> float:
     """Return the angle from the object to the goal, 0 to pi [rad]."""
     return quat_error_magnitude(root_quat(state, env, root_body), quat_of(goal_quat(state, env, command)))
 
 
 @wp.func
-def success_bonus(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
+def success_bonus(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> float:
     """Return 1 where the goal is reached, else 0."""
     return wp.where(orientation_error(state, env, root_body, command) <= state.success_tolerance, 1.0, 0.0)
 
 
 @wp.func
 def reorientation(
-    state: Any, env: wp.int32, first: wp.int32, root_body: wp.int32, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2
+    state: Any, env: int, first: int, root_body: RootBody, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2
 ) -> None:
     """Draw an orientation when an episode begins, and when the last one is reached: turns about x, y and z [rad].
 
@@ -59,7 +60,7 @@ def reorientation(
 
 
 @wp.func
-def object_pos(state: Any, env: wp.int32, root_body: wp.int32) -> wp.vec3:
+def object_pos(state: Any, env: int, root_body: RootBody) -> wp.vec3:
     """Return the vector from the object's first place to the object [m]."""
     first = qpos_of(state, root_body)
     home = wp.vec3(state.home[first], state.home[first + 1], state.home[first + 2])
@@ -67,7 +68,7 @@ def object_pos(state: Any, env: wp.int32, root_body: wp.int32) -> wp.vec3:
 
 
 @wp.func
-def goal_quat_diff(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.vec4:
+def goal_quat_diff(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> wp.vec4:
     """Return the rotation in the world from the goal to the object, with a real part that is not negative."""
     turn = root_quat(state, env, root_body) * wp.quat_inverse(quat_of(goal_quat(state, env, command)))
     sign = wp.where(turn[3] < 0.0, -1.0, 1.0)
@@ -78,38 +79,38 @@ def goal_quat_diff(state: Any, env: wp.int32, root_body: wp.int32, command: wp.i
 
 
 @wp.func
-def track_pos_l2(state: Any, env: wp.int32, root_body: wp.int32) -> wp.float32:
+def track_pos_l2(state: Any, env: int, root_body: RootBody) -> float:
     """Return the distance of the object from its first place [m]."""
     return wp.length(object_pos(state, env, root_body))
 
 
 @wp.func
 def track_orientation_inv_l2(
-    state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32, rot_eps: wp.float32
-) -> wp.float32:
+    state: Any, env: int, root_body: RootBody, command: CommandColumn, rot_eps: float
+) -> float:
     """Reward an orientation near the goal's: 1 / (angle + rot_eps), both in rad."""
     return 1.0 / (orientation_error(state, env, root_body, command) + rot_eps)
 
 
 @wp.func
-def turned_to_goal(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
+def turned_to_goal(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> float:
     """Reward the rate at which the angle to the goal falls [rad/s]."""
     return (state.last_error[env] - orientation_error(state, env, root_body, command)) / state.step_dt
 
 
 @wp.func
-def object_away_from_goal(state: Any, env: wp.int32, root_body: wp.int32, threshold: wp.float32) -> wp.bool:
+def object_away_from_goal(state: Any, env: int, root_body: RootBody, threshold: float) -> bool:
     """Whether the object is further than `threshold` from its first place [m]."""
     return track_pos_l2(state, env, root_body) > threshold
 
 
 @wp.func
-def consecutive_successes(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
+def consecutive_successes(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> float:
     """Return the number of goals that were reached in the episode."""
     return state.successes[env] + success_bonus(state, env, root_body, command)
 
 
 @wp.func
-def success(state: Any, env: wp.int32, root_body: wp.int32, command: wp.int32) -> wp.float32:
+def success(state: Any, env: int, root_body: RootBody, command: CommandColumn) -> float:
     """Return 1 where a goal was reached in the episode, else 0."""
     return wp.where(consecutive_successes(state, env, root_body, command) > 0.0, 1.0, 0.0)

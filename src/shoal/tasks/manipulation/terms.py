@@ -7,15 +7,15 @@ from typing import Any
 
 import warp as wp
 
+from shoal.mdp.annotations import BodyId, CommandColumn, Joints, RootBody, SiteId
 from shoal.mdp.base import qpos_of
 from shoal.mdp.events import reset_root_state_uniform
-from shoal.mdp.names import Joint
 from shoal.mdp.observations import ee_to_object_distance, object_to_goal_distance
 from shoal.mdp.random import uniform
 
 
 @wp.func
-def uniform_position(state: Any, env: wp.int32, first: wp.int32, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> None:
+def uniform_position(state: Any, env: int, first: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> None:
     """Draw a position in the world [m]."""
     state.commands[env, first] = uniform(state, env, x[0], x[1])
     state.commands[env, first + 1] = uniform(state, env, y[0], y[1])
@@ -28,13 +28,13 @@ def uniform_position(state: Any, env: wp.int32, first: wp.int32, x: wp.vec2, y: 
 @wp.func
 def staged_position_reward(
     state: Any,
-    env: wp.int32,
-    site: wp.int32,
-    object_body: wp.int32,
-    command: wp.int32,
-    reaching_std: wp.float32,
-    bringing_std: wp.float32,
-) -> wp.float32:
+    env: int,
+    site: SiteId,
+    object_body: BodyId,
+    command: CommandColumn,
+    reaching_std: float,
+    bringing_std: float,
+) -> float:
     """Reward a site near the object, and with it an object near its goal: reaching (1 + bringing).
 
     Each is exp(-distance² / std²).
@@ -45,16 +45,14 @@ def staged_position_reward(
 
 
 @wp.func
-def bring_object_reward(
-    state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32, std: wp.float32
-) -> wp.float32:
+def bring_object_reward(state: Any, env: int, object_body: BodyId, command: CommandColumn, std: float) -> float:
     """Reward an object near its goal: exp(-distance² / std²)."""
     left = object_to_goal_distance(state, env, object_body, command)
     return wp.exp(-wp.dot(left, left) / (std * std))
 
 
 @wp.func
-def joint_velocity_hinge_penalty(state: Any, env: wp.int32, joints: wp.array[Joint], max_vel: wp.float32) -> wp.float32:
+def joint_velocity_hinge_penalty(state: Any, env: int, joints: Joints, max_vel: float) -> float:
     """Penalise speeds of joints beyond `max_vel` [rad/s or m/s], squared."""
     total = wp.float32(0.0)
     for i in range(joints.shape[0]):
@@ -69,15 +67,15 @@ def joint_velocity_hinge_penalty(state: Any, env: wp.int32, joints: wp.array[Joi
 @wp.func
 def reset_object(
     state: Any,
-    env: wp.int32,
-    root_body: wp.int32,
-    finger_joints: wp.array[Joint],
+    env: int,
+    root_body: RootBody,
+    finger_joints: Joints,
     x: wp.vec2,
     y: wp.vec2,
     yaw: wp.vec2,
-    in_hand: wp.float32,
+    in_hand: float,
     hand: wp.vec3,
-    grip: wp.float32,
+    grip: float,
 ) -> None:
     """Put the object on the ground, moved [m] and turned about z [rad] from the default pose; or between the fingers.
 
@@ -99,7 +97,7 @@ def reset_object(
 
 
 @wp.func
-def object_out_of_reach(state: Any, env: wp.int32, object_body: wp.int32, radius: wp.float32) -> wp.bool:
+def object_out_of_reach(state: Any, env: int, object_body: BodyId, radius: float) -> bool:
     """Whether the object is further than `radius` from the world's origin [m]."""
     return wp.length(state.xpos[env, object_body]) > radius
 
@@ -108,20 +106,18 @@ def object_out_of_reach(state: Any, env: wp.int32, object_body: wp.int32, radius
 
 
 @wp.func
-def position_error(state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32) -> wp.float32:
+def position_error(state: Any, env: int, object_body: BodyId, command: CommandColumn) -> float:
     """Return the distance of the object from its goal [m]."""
     return wp.length(object_to_goal_distance(state, env, object_body, command))
 
 
 @wp.func
-def object_height(state: Any, env: wp.int32, object_body: wp.int32) -> wp.float32:
+def object_height(state: Any, env: int, object_body: BodyId) -> float:
     """Return the height of the object [m]."""
     return state.xpos[env, object_body][2]
 
 
 @wp.func
-def at_goal(
-    state: Any, env: wp.int32, object_body: wp.int32, command: wp.int32, success_threshold: wp.float32
-) -> wp.float32:
+def at_goal(state: Any, env: int, object_body: BodyId, command: CommandColumn, success_threshold: float) -> float:
     """Return 1 where the object is less than `success_threshold` from its goal [m], else 0."""
     return wp.where(position_error(state, env, object_body, command) < success_threshold, 1.0, 0.0)
