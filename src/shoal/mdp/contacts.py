@@ -70,7 +70,10 @@ def near_ground(state: Any, env: int, i: int, geoms: Solids, tolerance: float) -
 
 @wp.func
 def touches(state: Any, env: int, i: int, contact: Contacts, force_threshold: float) -> bool:
-    """Whether the sensor has a contact, with more than a force [N] if that is above 0."""
+    """Whether MuJoCo's sensor has a contact of `bodies`, `geoms` or `subtrees`, patterns of names.
+
+    With one `secondary_body`, `secondary_geom` or `secondary_subtree` only contacts with that count.
+    """
     if force_threshold > 0.0:
         return largest_force(state, env, contact, i) > force_threshold
     return state.sensordata[env, contact.sensors[i]] > 0.0
