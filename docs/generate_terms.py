@@ -78,7 +78,10 @@ def functions_of(library: str) -> dict[str, Any]:
         if name.startswith("_") or name in HELPERS or not inspect.isfunction(function):
             continue
         first = next(iter(inspect.signature(function).parameters), "")
-        if first in {"state", "difficulty", "type", "file"} and inspect.signature(function).return_annotation in returned:
+        if (
+            first in {"state", "difficulty", "type", "file"}
+            and inspect.signature(function).return_annotation in returned
+        ):
             found[name] = function
     return found
 

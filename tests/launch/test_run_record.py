@@ -7,7 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.saved import write_checkpoint
@@ -127,7 +127,8 @@ def test_a_run_keeps_the_files_of_its_objects(log_root: Path, tmp_path: Path, mo
         (tmp_path / file).unlink()
     again = parse_train(["--config", str(run.train_yaml)]).env
     assert again.model_files() == {"objects.door.file": str(run.models_dir / "objects.door.file" / "model.xml")}
-    model = registry.resolve("room.py:Room").load_builder().build_model(again)
+    room: Any = registry.resolve("room.py:Room").load_builder()
+    model = room.build_model(again)
     assert (model.nmesh, model.joint(0).name) == (1, "door/turn")
 
 

@@ -246,9 +246,6 @@ def test_a_mocap_object_is_put_near_its_place() -> None:
 
 
 def test_a_root_without_a_free_joint_is_refused() -> None:
-    task, why = (
-        {"objects": {"door": mdp.Object(door, base="fixed")}},
-        r"needs a root_body with a free joint: use another",
-    )
-    with pytest.raises(ShoalError, match=why):
-        build(**task, events={"x": mdp.Event("reset_root_state_uniform", "reset", root_body="door/frame")})
+    event = mdp.Event("reset_root_state_uniform", "reset", root_body="door/frame")
+    with pytest.raises(ShoalError, match=r"needs a root_body with a free joint: use another"):
+        build(objects={"door": mdp.Object(door, base="fixed")}, events={"x": event})

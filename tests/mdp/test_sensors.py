@@ -1,6 +1,7 @@
 """Contacts and sensors that a configuration declares, by MuJoCo's own list of contacts and its own functions."""
 
 # ruff: noqa: ARG003
+# pyright: reportInvalidTypeForm=false
 
 from __future__ import annotations
 
@@ -13,7 +14,6 @@ import warp as wp
 
 from shoal import mdp
 from shoal.errors import ShoalError, UsageError
-from shoal.mdp.annotations import Contacts
 from shoal.mdp.contacts import (
     contact_dist,
     contact_force,
@@ -46,15 +46,15 @@ def vectors(name: str) -> Any:
     read = functions[name]
 
     @wp.func
-    def observe(state: Any, env: int, i: int, contact: Contacts, slot: float) -> wp.vec3:
-        return read(state, env, contact, i, wp.int32(slot))
+    def observe(state: Any, env: int, i: int, contact: mdp.Contacts, slot: int) -> wp.vec3:
+        return read(state, env, contact, i, slot)
 
     return observe
 
 
 @wp.func
-def distance(state: Any, env: int, i: int, contact: Contacts, slot: float) -> float:
-    return contact_dist(state, env, contact, i, wp.int32(slot))
+def distance(state: Any, env: int, i: int, contact: mdp.Contacts, slot: int) -> float:
+    return contact_dist(state, env, contact, i, slot)
 
 
 FIELDS = ("force", "torque", "pos", "normal", "tangent")
@@ -65,10 +65,8 @@ CONTACTS = {
     "itself": mdp.Contact(subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=0.5),
     "strong": mdp.Contact(bodies="ball", secondary_body="trunk", reduce="maxforce", **EVERY),
 }
-SLOTS = {
-    f"{field}_{slot}": mdp.Obs(vectors(field), contact="deep", slot=float(slot)) for field in FIELDS for slot in (0, 1)
-}
-SLOTS |= {f"dist_{slot}": mdp.Obs(distance, contact="deep", slot=float(slot)) for slot in (0, 1)}
+SLOTS = {f"{field}_{slot}": mdp.Obs(vectors(field), contact="deep", slot=slot) for field in FIELDS for slot in (0, 1)}
+SLOTS |= {f"dist_{slot}": mdp.Obs(distance, contact="deep", slot=slot) for slot in (0, 1)}
 CONFIG = mdp.task_config(
     mdp.TermsConfig,
     decimation=1,
@@ -77,7 +75,7 @@ CONFIG = mdp.task_config(
     observations={
         "policy": {
             "net": mdp.Obs("contact_forces", contact="net"),
-            "strong": mdp.Obs(vectors("force"), contact="strong", slot=0.0),
+            "strong": mdp.Obs(vectors("force"), contact="strong", slot=0),
             **{f"found_{name}": mdp.Obs("feet_contact", contact=name) for name in CONTACTS},
         },
         "slots": SLOTS,

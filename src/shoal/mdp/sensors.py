@@ -8,7 +8,7 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
-from shoal.mdp.annotations import BodyIds, ContactData, Geoms, takes
+from shoal.mdp.annotations import ContactData, Geom, Takes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches
@@ -32,7 +32,7 @@ _SECONDARY = {
     "secondary_geom": ("geoms", mujoco.mjtObj.mjOBJ_GEOM),
     "secondary_subtree": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
 }
-_PRIMARY = dict(zip(("bodies", "geoms", "subtrees"), _SECONDARY.values(), strict=True))
+_PRIMARY: dict[str, Any] = dict(zip(("bodies", "geoms", "subtrees"), _SECONDARY.values(), strict=True))
 """The same of contacts, whose sensors have another type of bodies and subtrees."""
 _REDUCE = ("none", "mindist", "maxforce", "netforce")
 """In MuJoCo's order."""
@@ -40,7 +40,7 @@ _REDUCE = ("none", "mindist", "maxforce", "netforce")
 
 def _is_sensed(term: ContactTerm) -> bool:
     """Whether contacts are MuJoCo's, and not those of a function."""
-    return term.func == touches.key
+    return term.func == "touches"
 
 
 class _Sensors:
@@ -148,7 +148,7 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
     """Bind contacts that are MuJoCo's, and write where in ``sensordata`` they are."""
     path, contact = f"contacts.{name}", binder.structs[name]
     parameter = next(each for each in term.parameters if each in _PRIMARY)
-    rule = takes(Geoms if parameter == "geoms" else BodyIds)
+    rule = Takes("geom", entry=Geom) if parameter == "geoms" else Takes("body")
     selection, columns = binder.selection(f"{path}.{parameter}", rule, getattr(term, parameter))
     places = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
     contact.sensors = wp.array(np.array(places, dtype=np.int32), device=binder.device)

@@ -90,7 +90,7 @@ class Engine(ABC):
         """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
         self.planned: dict[str, int] = {}
         """Those among them that `enlarge` is to change, and their new values."""
-        self.sensor_history: wp.array | None = None
+        self.sensor_history: Any = None
         """Where ``sensordata`` of each physics step of the last `step` is kept, one after the other, if anywhere.
         Shape (num_envs, decimation * nsensordata)."""
         self._template = mujoco.MjData(model)
