@@ -249,3 +249,19 @@ def test_a_root_without_a_free_joint_is_refused() -> None:
     event = mdp.Event("reset_root_state_uniform", "reset", root_body="door/frame")
     with pytest.raises(ShoalError, match=r"needs a root_body with a free joint: use another"):
         build(objects={"door": mdp.Object(door, base="fixed")}, events={"x": event})
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_observations_are_of_the_end_of_a_step_where_they_are_asked_to_be(engine: Any, fresh: bool) -> None:
+    shown = {"joints": None, "to_tip": POSES["to_tip"]}
+    task = build(objects={"cube": CUBE}, observations={"policy": shown}, engine=engine, fresh_observations=fresh)
+    for _ in range(3):
+        task.actions.fill_(5.0)
+        task.step()
+    data = mujoco.MjData(task.model)
+    data.qpos[:] = task.qpos.numpy()[0]
+    mujoco.mj_kinematics(task.model, data)
+    error = data.body("cube/body").xpos - data.site("tip").xpos - task.obs["policy"].numpy()[0]
+    assert (float(np.abs(error).max()) < 1e-5) == fresh
+    assert np.abs(error).max() < 0.1

@@ -189,10 +189,8 @@ class _Terms:
         """Return a value of a parameter."""
         rule = takes(annotation)
         what = rule.what if rule else ""
-        if rule and what in self.names:
-            return self.pattern(what, several=not rule.is_one)
-        if what == "root":
-            return self.pattern("body", several=False)
+        if rule and what in {*self.names, "root"}:
+            return self.pattern("body" if what == "root" else what, several=not (rule.is_one or what == "root"))
         words = {"command": ["commands_0"], "contact": self.contacts or ["none"]}
         words |= {each: get_args(choice) for each, choice in CHOICES.items()}
         if what in words:

@@ -81,6 +81,10 @@ class MujocoConfig(EnvConfig):
     """Time step of the physics [s], instead of the model file's. None: the file's."""
     decimation: Annotated[int, at_least(1)] = 4
     """Physics steps for each action."""
+    fresh_observations: bool = False
+    """Derive what observations read, such as positions of bodies and sensors, from the state at the end of a step, as
+    mjlab does. Without, it is of the beginning of the last physics step, as after MuJoCo's own `mj_step`; positions and
+    speeds of joints are current in any case. On the CPU it costs a forward pass for each step."""
     on_nan: Literal["reset", "stop"] = "reset"
     """Handling of non-finite states and rewards: `reset` begins a new episode of that environment and counts it; `stop`
     ends the training before the next gradient, and writes a file for `shoal replay`."""

@@ -166,6 +166,7 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order."""
+        fresh = self.config.fresh_observations
         return [
             *self._physics(),
             self.close,
@@ -174,7 +175,7 @@ class MujocoTask(KernelTask[ConfigT], Generic[ConfigT]):
             self.reset_state,
             self.interval_events,
             *([partial(self.history.mark, self.done, self.moved)] if self.history else []),
-            self._by_engine(partial(self.engine.forward, self.done, self.moved, all_fields=False)),
+            self._by_engine(partial(self.engine.forward, self.done, self.moved, all_fields=False, everywhere=fresh)),
             *self.observe_stages(),
         ]
 

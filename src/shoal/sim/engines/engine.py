@@ -5,7 +5,8 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 of 9 a matrix, of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-`reset_state` or `interval_events` wrote the state, those that are read before the next step describe the new one.
+`reset_state` or `interval_events` wrote the state, or with `--env.fresh-observations` everywhere, those that are read
+before the next step describe the new one.
 `qpos`, `qvel` and the other fields of the state are always current.
 """
 
@@ -191,11 +192,11 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True, everywhere: bool = False) -> None:
         """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
 
         That is the state, and the parameters that change. `moved` is cleared. Without `all_fields`, only fields of
-        `begun` have to be derived.
+        `begun` have to be derived; `everywhere` these are derived for all environments.
         """
 
     @abstractmethod

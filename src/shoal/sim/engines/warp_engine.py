@@ -94,6 +94,7 @@ class WarpEngine(Engine):
             raise _refused(error) from error
         self.capacities = {"nconmax": self._data.naconmax // num_envs, "njmax": self._data.njmax}
         self._enlargements = 0
+        self._everywhere = wp.full(num_envs, value=True, dtype=wp.bool, device=device)
 
     def _open(self, name: str) -> wp.array:
         row = np.asarray(getattr(self._template, name))
@@ -211,9 +212,9 @@ class WarpEngine(Engine):
         if not self.is_on_host or done.numpy().any():
             mjw.reset_data(self._usual, self._cleared, reset=done)
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True, everywhere: bool = False) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
-        if self.is_on_host and not (done.numpy() | moved.numpy()).any():
+        if self.is_on_host and not everywhere and not (done.numpy() | moved.numpy()).any():
             return
         if self.derives_constants:
             mjw.set_const(self._model, self._pass, restore=False)  # It ends with kinematics of all environments.
@@ -221,7 +222,8 @@ class WarpEngine(Engine):
         if names:
             self._derive(names)
             dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in names))
-            wp.launch(copy_rows_where, dim=dim, inputs=[done, moved, copies], device=self.device)
+            chosen = self._everywhere if everywhere else done
+            wp.launch(copy_rows_where, dim=dim, inputs=[chosen, moved, copies], device=self.device)
         moved.zero_()
 
     def _derive(self, names: set[str]) -> None:
