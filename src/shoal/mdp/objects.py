@@ -6,12 +6,13 @@ import mujoco
 import numpy as np
 
 from shoal import errors
+from shoal.mdp import scene
 from shoal.sim.engines import model_files
 
 
 def mjcf(file: str) -> mujoco.MjSpec:
     """Return the model of an MJCF file, by its path or by its name in an installed package, see `find_robot`."""
-    return mujoco.MjSpec.from_file(str(model_files.find_robot(file)))
+    return scene.read_spec(model_files.find_robot(file))
 
 
 def geom(type: str, **attributes: Any) -> mujoco.MjSpec:  # noqa: A002  MuJoCo's name.

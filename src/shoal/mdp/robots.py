@@ -1,6 +1,5 @@
 """Robots of tasks: from MJCF files, with position actuators, a first pose, and ground."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,10 +12,8 @@ from shoal.errors import UsageError
 from shoal.mdp.actuators import JOINT, KINDS, SCALAR, is_motor, is_position_actuator, kinds_of
 from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.mdp.patterns import matches
-from shoal.mdp.scene import compile_spec
+from shoal.mdp.scene import compile_spec, read_spec
 from shoal.sim.engines.model_files import find_robot
-
-logger = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
@@ -91,14 +88,7 @@ def build_spec(config: RobotConfig) -> mujoco.MjSpec:
 
 
 def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
-    path = find_robot(config.robot) if config.robot else SHIPPED
-    # MuJoCo itself would write to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
-    mujoco.set_mju_user_warning(lambda message: logger.warning("MuJoCo: %s", message))
-    try:
-        return mujoco.MjSpec.from_file(str(path))
-    except (ValueError, OSError, RuntimeError) as error:  # The last of memory that MuJoCo did not get.
-        message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
-        raise UsageError(message) from error
+    return read_spec(find_robot(config.robot) if config.robot else SHIPPED)
 
 
 def give_position_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:

@@ -1,5 +1,7 @@
 """The scene of a task: a robot and its ground, objects, each with its name as a prefix, and sensors."""
 
+import logging
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -12,6 +14,23 @@ from shoal.mdp.config import TermsConfig
 from shoal.mdp.patterns import is_of
 from shoal.mdp.terms import ObjectTerm
 from shoal.sim.render.surroundings import add_surroundings
+
+logger = logging.getLogger(__name__)
+
+
+def read_spec(file: Path) -> mujoco.MjSpec:
+    """Return the model of a robot's file, or of an object's.
+
+    Raises:
+        UsageError: MuJoCo does not understand it.
+    """
+    # MuJoCo itself would write to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
+    mujoco.set_mju_user_warning(lambda message: logger.warning("MuJoCo: %s", message))
+    try:
+        return mujoco.MjSpec.from_file(str(file))
+    except (ValueError, OSError, RuntimeError) as error:  # The last of memory that MuJoCo did not get.
+        message = f"--env.robot {file} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
+        raise UsageError(message) from error
 
 
 def compile_spec(spec: mujoco.MjSpec, what: str) -> mujoco.MjModel:
@@ -58,7 +77,8 @@ def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:
     try:
         spec: mujoco.MjSpec = function(**{each: getattr(term, each) for each in term.parameters})
     except (UsageError, TypeError, ValueError) as error:
-        raise UsageError(f"{path} cannot be made: {' '.join(str(error).split())}") from error
+        said = " ".join(str(error).split()).replace("--env.robot", "the file")
+        raise UsageError(f"{path} cannot be made: {said}") from error
     roots = spec.worldbody.bodies
     if term.base != "fixed" and len(roots) != 1:
         raise UsageError(
