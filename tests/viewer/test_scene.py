@@ -15,7 +15,6 @@ from support.browser import needs_chromium, visit
 from support.commands import wait_until
 
 from shoal.sim.render.marks import Arrow, Ghost, Sphere
-from shoal.sim.render.shapes import SceneGeometry
 from shoal.viewer.scene import MIN_ASPECT, SPACING, ViserScene, grid_offsets
 
 if TYPE_CHECKING:
@@ -37,28 +36,45 @@ def server() -> Iterator[viser.ViserServer]:
     made.stop()
 
 
-def drawn(scene: ViserScene) -> list[np.ndarray]:
-    """Where the scene has put each of its shapes. Shapes (instances, 3)."""
-    return [np.asarray(batch.batched_positions) for _, batch in scene._batches]
+def drawn(scene: ViserScene, root: str) -> list[np.ndarray]:
+    """Where the scene has put what moves, or what is fixed, by its surface. Shapes (instances, 3)."""
+    return [np.asarray(node.batched_positions) for node in scene._nodes[root].values() if node.visible]
 
 
 def test_environments_on_a_plane_stand_apart(server: viser.ViserServer) -> None:
-    scene = ViserScene(
-        server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_PLANE)), POSITIONS * [0, 0, 1, 1, 1, 1, 1]
-    )
-    (balls,) = drawn(scene)
+    positions = POSITIONS * [0, 0, 1, 1, 1, 1, 1]
+    scene = ViserScene(server, mujoco.MjModel.from_xml_string(ON_A_PLANE), positions)
+    scene.update(positions, selected=0, follow=False)
+    (balls,) = drawn(scene, "moving")
     assert np.linalg.norm(balls[0, :2] - balls[1, :2]) > 0.2
 
 
 def test_environments_on_a_height_field_share_it(server: viser.ViserServer) -> None:
-    scene = ViserScene(server, SceneGeometry(mujoco.MjModel.from_xml_string(ON_A_HILL)), POSITIONS)
-    hill, balls = drawn(scene)
+    scene = ViserScene(server, mujoco.MjModel.from_xml_string(ON_A_HILL), POSITIONS)
+    scene.update(POSITIONS, selected=1, follow=True)
+    (hill,), (balls, *_contacts) = drawn(scene, "fixed"), drawn(scene, "moving")
     assert hill.shape == (1, 3)
     np.testing.assert_allclose(balls, POSITIONS[:, :3])
-    scene.update(POSITIONS, selected=1, follow=True)
     np.testing.assert_allclose(scene._frame.position, (-5.0, 3.0, -1.0))  # It is kept as high as the first one was.
     scene.update(POSITIONS, selected=1, follow=False)
     np.testing.assert_allclose(scene._frame.position, (0.0, 0.0, 0.0))
+
+
+def test_collision_geoms_and_marks_are_hidden_again(server: viser.ViserServer) -> None:
+    model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace("<geom", '<geom group="3"'))
+    scene = ViserScene(server, model, POSITIONS)
+    counts, grounds = [], []
+    for shows_hidden, marks in (
+        (False, [[], []]),
+        (True, [[Arrow((0, 0, 0), (1, 0, 0))], []]),
+        (False, [[], []]),
+        (True, [[], []]),
+    ):
+        scene.update(POSITIONS, marks, selected=0, follow=False, shows_hidden=shows_hidden)
+        counts.append([len(each) for each in drawn(scene, "moving")])
+        grounds.append([node.visible for node in scene._nodes["fixed"].values()])
+    assert (counts, grounds[:3]) == ([[], [2, 1], [], [2]], [[], [True], [False]])
+    assert grounds[3] == [True]
 
 
 def test_square_things_stand_in_a_square() -> None:
@@ -93,7 +109,7 @@ def test_none_stands_in_another(num_envs: int, width: float, depth: float) -> No
 def test_marks_and_sites_are_drawn_by_a_browser_until_they_are_gone(server: viser.ViserServer) -> None:
     site = '<site name="tip" pos="0.2 -0.2 -0.2" size="0.15" rgba="1 1 0 1"/></body>'
     model = mujoco.MjModel.from_xml_string(ON_A_PLANE.replace("</body>", site).replace('size="0.1"', 'size="0.3"'))
-    scene = ViserScene(server, SceneGeometry(model), POSITIONS[:1])
+    scene = ViserScene(server, model, POSITIONS[:1])
     marks = {
         "red": Arrow((-0.5, 0.0, 0.2), (0.0, 0.0, 1.5), (1.0, 0.0, 0.0, 1.0), 0.05),
         "blue": Sphere((0.6, 0.0, 1.0), 0.2, (0.0, 0.0, 1.0, 1.0)),

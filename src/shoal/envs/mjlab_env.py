@@ -22,7 +22,7 @@ from shoal.envs.capabilities import Capabilities
 from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
 from shoal.seeds import derived_seed
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
-from shoal.sim.render.rows import ModelPicture
+from shoal.sim.render.rows import Picture
 
 
 class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
@@ -67,10 +67,10 @@ class MjlabEnv(Capabilities, RslRlVecEnvWrapper):
         steps, ranks = counts["common_step_counter"]
         self.unwrapped.common_step_counter = round(steps / ranks)
 
-    def picture(self) -> ModelPicture:
+    def picture(self) -> Picture:
         """Return the scene of one environment, terrain included; mjlab draws its commands in its own viewer alone."""
         sim = self.unwrapped.sim
-        return ModelPicture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt)
+        return Picture(sim.mj_model, sim.wp_data.qpos, self.unwrapped.step_dt)
 
     def deployment(self) -> dict[str, Any]:
         """Return mjlab's metadata of a policy whose actions are joint positions, and the control period [s]."""

@@ -19,7 +19,7 @@ from shoal.errors import UsageError
 from shoal.files import folder_of
 from shoal.machine.host import kernel_cache
 from shoal.sim.engines.warp_engine import SOLVER_LIMITS
-from shoal.sim.render.rows import ModelPicture
+from shoal.sim.render.rows import Picture
 
 _PLAYGROUND = import_playground()
 
@@ -115,11 +115,11 @@ class PlaygroundEnv(Capabilities, VecEnv):
         }
         return self.get_observations(), _tensor(self._state.reward), _tensor(self._state.done) > 0, extras
 
-    def picture(self) -> ModelPicture:
+    def picture(self) -> Picture:
         """Return what videos and viewers draw."""
         if self._drawn is None:
             self._drawn = _tensor(self._state.data.qpos).clone()
-        return ModelPicture(self._env.mj_model, self._drawn, self._env.dt)
+        return Picture(self._env.mj_model, self._drawn, self._env.dt)
 
     def _advance(self, state: Any) -> None:  # noqa: ANN401  Playground's State.
         """Take the state of the last step or reset, and show it."""

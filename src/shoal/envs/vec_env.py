@@ -34,6 +34,7 @@ from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
 from shoal.sim.kernel_task import Command, KernelTask
 from shoal.sim.nan.dump import Dump
+from shoal.sim.render.rows import Picture
 from shoal.tasks.registry import TaskSpec
 
 
@@ -207,9 +208,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         """Return the last steps of the environments that diverged, see `KernelTask.dump`."""
         return self.task.dump(name, rank=rank, iteration=iteration)
 
-    def picture(self) -> KernelTask[Any]:
-        """Return what videos and viewers draw."""
-        return self.task
+    def picture(self) -> Picture:
+        """Return what videos and viewers draw, see `KernelTask.scene`."""
+        task = self.task
+        return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks)
 
     def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""

@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.mdp.config import TermsConfig
 from shoal.sim.render.marks import BLUE, Arrow
-from shoal.sim.render.shapes import SceneGeometry
+from shoal.sim.render.surroundings import extent
 
 TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 """Columns of a command that is a velocity of the base, in its own frame."""
@@ -46,5 +46,5 @@ def twist_arrows(
 
 def height_of_arrows(model: mujoco.MjModel, qpos: np.ndarray) -> float:
     """Return the height above the base of arrows that nothing of the robot in a pose, (nq,), hides [m]."""
-    _, highest = SceneGeometry(model).extent(qpos)
+    _, highest = extent(model, qpos)
     return float(highest[2] - qpos[2]) + _ABOVE

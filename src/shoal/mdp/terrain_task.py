@@ -14,7 +14,7 @@ from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.terrain import BORDER, Terrain, make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL
-from shoal.sim.render.shapes import SceneGeometry
+from shoal.sim.render.surroundings import extent
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
@@ -35,7 +35,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
         """Return the scene, whose cameras look at the robot."""
         model = super().build_model(config)
-        model.stat.center = np.mean(SceneGeometry(model).extent(model.qpos0), axis=0)
+        model.stat.center = np.mean(extent(model, model.qpos0), axis=0)
         return model
 
     def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.

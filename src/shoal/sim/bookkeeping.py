@@ -129,22 +129,15 @@ def keep_rows(
 
 
 @wp.kernel(enable_backward=False)
-def count_kept(divergences: wp.array[wp.int32], kept: wp.array[wp.int32]) -> None:
-    """Advance to the next place, where `keep_rows` has written one."""
-    env = wp.tid()
-    if divergences[env] == 0:
-        kept[env] = kept[env] + 1
-
-
-@wp.kernel(enable_backward=False)
-def mark_begins(
+def advance(
     done: wp.array[wp.bool],
     moved: wp.array[wp.bool],
     divergences: wp.array[wp.int32],
     kept: wp.array[wp.int32],
     begins: wp.array2d[wp.bool],
 ) -> None:
-    """Mark the next place of each environment whose state was written by kernels, and not by the physics."""
+    """Advance to the next place, and mark it where the state was written by kernels, and not by the physics."""
     env = wp.tid()
     if divergences[env] == 0:
+        kept[env] = kept[env] + 1
         begins[env, kept[env] % begins.shape[1]] = done[env] or moved[env]

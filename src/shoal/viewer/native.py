@@ -20,7 +20,7 @@ def show(
     with open_policy(config, spec, model, device, num_envs=1) as (env, policy):
         playback = Playback(env, policy)
         pacer = Pacer(playback.picture.step_dt)
-        with Window(playback.scene, keys.put) as window:
+        with Window(playback.picture.scene, keys.put) as window:
             print_line("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
             while window.is_open:
                 started = time.monotonic()

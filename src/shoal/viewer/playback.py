@@ -10,7 +10,6 @@ from shoal.envs.capabilities import capabilities_of
 from shoal.envs.vec_env import VecEnv
 from shoal.learn.evaluation import Policy
 from shoal.sim.render.marks import Mark
-from shoal.sim.render.rows import drawn_tensors
 
 FRAME_S = 1 / 60
 """Period of the viewer's loop [s]."""
@@ -65,9 +64,8 @@ class Playback:
         self.env = env
         self.policy = policy
         self.picture = capabilities_of(env).picture()
-        self.scene = self.picture.scene()  # First: it says why there is nothing to show.
         self.commands, self._commands = capabilities_of(env).commands()
-        self._positions, self._read = drawn_tensors(self.picture)
+        self._positions, self._read = self.picture.tensors()
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)

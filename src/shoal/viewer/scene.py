@@ -1,14 +1,17 @@
-"""viser scene of several environments: one batch of meshes for all geoms of one shape and all environments."""
+"""viser scene of several environments: one node for all that share a surface, in all environments."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import viser
+from viser.transforms import SO3
 
+from shoal.sim.render.instances import Drawing, Instances, Kind
 from shoal.sim.render.marks import Mark
-from shoal.sim.render.shapes import SceneGeometry, Shape
-from shoal.viewer.marks import ViserMarks, colour_bytes
+from shoal.sim.render.surfaces import surface_of
+from shoal.sim.render.surroundings import extent
 
 _VIEW = np.array([0.3, -1.0, 0.45])
 """Direction from the scene to the initial camera."""
@@ -38,88 +41,101 @@ def grid_offsets(num_envs: int, size: tuple[float, float]) -> np.ndarray:
 
 
 class ViserScene:
-    """Draws environments side by side.
+    """Draws environments side by side, of a MuJoCo model; initial joint positions have the shape (num_envs, nq)."""
 
-    `geometry` is that of one environment; initial joint positions have the shape (num_envs, nq).
-    """
-
-    def __init__(self, server: viser.ViserServer, geometry: SceneGeometry, positions: np.ndarray) -> None:
-        self._server = server
-        self._geometry = geometry
-        low, high = geometry.extent(positions[0])
+    def __init__(self, server: viser.ViserServer, model: Any, positions: np.ndarray) -> None:  # noqa: ANN401  MuJoCo has no types.
+        self._server, self._model = server, model
+        low, high = extent(model, positions[0])
         offsets = grid_offsets(len(positions), (high[0] - low[0], high[1] - low[1]))
-        self._offsets = np.zeros_like(offsets) if geometry.is_shared else offsets
-        self._followed_geom = int(np.argmax(geometry.moves))
-        """The first geom that moves, which the camera follows."""
+        self._is_shared = model.nhfield > 0
+        """Whether all environments share one height field, each at a place of its own."""
+        self._offsets = np.zeros_like(offsets) if self._is_shared else offsets
+        self._followed_body = int(np.argmax(model.body_weldid != 0))
+        """The first body that moves, which the camera follows."""
+        self._nodes: dict[str, dict[tuple[Kind, bool], Any]] = {"fixed": {}, "moving": {}}
         self._frame = server.scene.add_frame("/scene", show_axes=False)
         self._label = server.scene.add_label("/scene/label", "", anchor="bottom-center")
         self._height = float(high[2] + 0.1 * (high[2] - low[2]))
-        centres, rotations = self._poses_of(positions)
-        self._initial_height = centres[0, self._followed_geom, 2]
-        self._batches = [
-            (shape, self._add(number, shape, centres, rotations)) for number, shape in enumerate(geometry.shapes)
-        ]
-        self._moving = [(shape.geoms, batch) for shape, batch in self._batches if geometry.moves[shape.geoms].any()]
-        # An endless plane is the same for all environments.
-        for ground in geometry.grounds:
-            server.scene.add_grid(
-                f"/scene/ground_{ground.geom}",
-                infinite_grid=True,
-                plane_color=colour_bytes(ground.colour)[0],
-                plane_opacity=ground.colour[3],
-                position=centres[0, ground.geom] - self._offsets[0],
-                wxyz=rotations[0, ground.geom],
-            )
-        self._marks = ViserMarks(server, geometry, "/scene")
+        self._prepare(positions, hidden=False)
+        self._initial_height = self._target(positions, 0)[2]
         server.scene.set_background_image(_sky())
         self._place_camera(low, high)
 
-    def show_hidden(self, *, visible: bool) -> None:
-        """Show or hide collision geoms."""
-        for shape, batch in self._batches:
-            if shape.hidden:
-                batch.visible = visible
-
     def update(
-        self, positions: np.ndarray, marks: Sequence[Sequence[Mark]] = (), *, selected: int, follow: bool
+        self,
+        positions: np.ndarray,
+        marks: Sequence[Sequence[Mark]] = (),
+        *,
+        selected: int,
+        follow: bool,
+        shows_hidden: bool = False,
     ) -> None:
-        """Move all geoms to joint positions, (num_envs, nq), and draw each environment's sites, contacts and marks.
+        """Draw joint positions, (num_envs, nq), and the contacts and marks of each environment.
 
-        `follow` keeps the selected environment centred.
+        `follow` keeps the selected environment centred, and `shows_hidden` draws collision geoms, too.
         """
-        centres, rotations = self._poses_of(positions)
-        target = centres[selected, self._followed_geom]
+        target = self._target(positions, selected)
         # On a shared terrain the height is followed too. On a plane it is not, so that a hop is visible.
-        rise = target[2] - self._initial_height if self._geometry.is_shared else 0.0
+        rise = target[2] - self._initial_height if self._is_shared else 0.0
         with self._server.atomic():
-            for geoms, batch in self._moving:
-                batch.batched_positions = centres[:, geoms].reshape(-1, 3)
-                batch.batched_wxyzs = rotations[:, geoms].reshape(-1, 4)
-            drawn = self._geometry.sites(positions)
-            for own, added in zip(drawn, marks, strict=False):
-                own.extend(added)
-            self._marks.update(drawn, self._geometry.contacts(positions), self._offsets)
+            if shows_hidden != self._shows_hidden:
+                self._prepare(positions, hidden=shows_hidden)
+            self._show("moving", self._moving.instances(positions, self._offsets, marks))
             self._label.text = f"environment {selected}"
             self._label.position = (target[0], target[1], self._height + rise)
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)
 
-    def _poses_of(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        centres, rotations = self._geometry.poses(positions)
-        return centres + self._offsets[:, None], rotations
+    def _target(self, positions: np.ndarray, env: int) -> np.ndarray:
+        """Return the place of the body that the camera follows. Shape (3,)."""
+        (data,) = self._moving.at(positions[env : env + 1])
+        return data.xpos[self._followed_body] + self._offsets[env]
 
-    def _add(self, number: int, shape: Shape, centres: np.ndarray, rotations: np.ndarray) -> viser.BatchedMeshHandle:
-        if self._geometry.is_shared and not self._geometry.moves[shape.geoms].any():
-            centres, rotations = centres[:1], rotations[:1]
-        colours = np.tile(shape.colours, (len(centres), 1))
-        return self._server.scene.add_batched_meshes_simple(
-            f"/scene/shape_{number}",
-            shape.vertices,
-            shape.triangles,
-            rotations[:, shape.geoms].reshape(-1, 4),
-            centres[:, shape.geoms].reshape(-1, 3),
-            batched_colors=colour_bytes(colours),
-            batched_opacities=colours[:, 3] if (colours[:, 3] < 1).any() else None,
-            visible=not shape.hidden,
+    def _prepare(self, positions: np.ndarray, *, hidden: bool) -> None:
+        """Draw all that is fixed, on a shared terrain once, with or without collision geoms."""
+        self._shows_hidden = hidden
+        self._moving = Drawing(self._model, moving=True, hidden=hidden)
+        fixed = Drawing(self._model, moving=False, hidden=hidden)
+        self._show("fixed", fixed.instances(positions[: 1 if self._is_shared else None], self._offsets))
+
+    def _show(self, root: str, drawn: dict[tuple[Kind, bool], Instances]) -> None:
+        """Add a node for each kind that has none yet, change the others, and hide those of which nothing is drawn."""
+        nodes = self._nodes[root]
+        for key in nodes.keys() - drawn.keys():
+            nodes[key].visible = False
+        if not drawn:
+            return
+        # All at once: for each by itself it would take most of the time.
+        rotations = SO3.from_matrix(np.concatenate([each.turns for each in drawn.values()])).wxyz
+        ends = np.cumsum([len(each.turns) for each in drawn.values()])
+        for (key, each), wxyzs in zip(drawn.items(), np.split(rotations, ends[:-1]), strict=True):
+            kind, is_transparent = key
+            changing = {
+                "batched_positions": each.positions,
+                "batched_wxyzs": wxyzs,
+                "batched_scales": each.scales,
+                "batched_colors": _bytes(each.colours[:, :3]),
+            }
+            if is_transparent:
+                changing["batched_opacities"] = each.colours[:, 3]
+            if key not in nodes:
+                nodes[key] = self._add(f"/scene/{root}_{len(nodes)}", kind, each, changing)
+                continue
+            nodes[key].visible = True
+            if isinstance(nodes[key], viser.BatchedMeshHandle):
+                for name, value in changing.items():
+                    setattr(nodes[key], name, value)
+
+    def _add(self, name: str, kind: Kind, drawn: Instances, fields: dict[str, Any]) -> Any:  # noqa: ANN401
+        surface = surface_of(self._model, *kind)
+        if surface is not None:
+            return self._server.scene.add_batched_meshes_simple(name, *surface, **fields)
+        return self._server.scene.add_grid(  # An endless plane is the same for all environments.
+            name,
+            infinite_grid=True,
+            plane_color=fields["batched_colors"][0],
+            plane_opacity=float(drawn.colours[0, 3]),
+            position=drawn.positions[0] - self._offsets[0],
+            wxyz=fields["batched_wxyzs"][0],
         )
 
     def _place_camera(self, low: np.ndarray, high: np.ndarray) -> None:
@@ -136,3 +152,8 @@ def _sky() -> np.ndarray:
     """Return a picture that is lighter towards its lower edge. Shape (height, 1, 3), bytes."""
     top, bottom = np.array([190, 205, 222]), np.array([240, 246, 250])
     return (top + np.linspace(0, 1, 64)[:, None, None] * (bottom - top)).round().astype(np.uint8)
+
+
+def _bytes(colours: np.ndarray) -> np.ndarray:
+    """Return colours from 0 to 1 as bytes, in the same shape."""
+    return (255 * colours.clip(0, 1)).round().astype(np.uint8)

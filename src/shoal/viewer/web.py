@@ -16,7 +16,6 @@ from shoal.errors import ShoalError
 from shoal.learn.evaluation import TrainedPolicy, open_policy
 from shoal.plan.checkpoints import Checkpoint, list_checkpoints
 from shoal.plan.rundir import RunDir
-from shoal.sim.render.shapes import SceneGeometry
 from shoal.tasks.registry import TaskSpec
 from shoal.viewer.access import Guard
 from shoal.viewer.controls import ControlPanel
@@ -35,12 +34,10 @@ def show(
     """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
     with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
         playback = Playback(env, policy)
-        geometry = SceneGeometry(playback.scene)
         with _served(config, label=spec.name) as (server, token):
-            scene = ViserScene(server, geometry, playback.positions())
-            panel = ControlPanel(
-                server.gui, num_envs=env.num_envs, commands=playback.commands, follow=geometry.has_free_joint
-            )
+            scene = ViserScene(server, playback.picture.scene, playback.positions())
+            walks = bool((playback.picture.scene.jnt_type == 0).any())
+            panel = ControlPanel(server.gui, num_envs=env.num_envs, commands=playback.commands, follow=walks)
             for line in viewer_urls(config.viewer_host, server.get_port(), token):
                 print_line(line)
             WebViewer(playback, scene, panel, model, config.checkpoint).run()
@@ -137,8 +134,13 @@ class WebViewer:
         view = selected, follow, shows_hidden = panel.selected.value, panel.follow.value, panel.shows_hidden.value
         if has_moved or view != self._view:
             self._view = view
-            self._scene.update(self._playback.positions(), self._playback.marks(), selected=selected, follow=follow)
-            self._scene.show_hidden(visible=shows_hidden)
+            self._scene.update(
+                self._playback.positions(),
+                self._playback.marks(),
+                selected=selected,
+                follow=follow,
+                shows_hidden=shows_hidden,
+            )
         if now - self._status_updated >= STATUS_PERIOD_S:
             self._status_updated = now
             panel.set_status(self._playback.status(selected))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import mujoco
-import numpy as np
 import pytest
 
 from shoal.sim.render.marks import GHOST, Ghost, Pen
-from shoal.sim.render.shapes import SceneGeometry
 
 TWO = """<mujoco><worldbody>
   <geom name="post" size="0.1"/>
@@ -35,9 +33,3 @@ def test_a_ghost_is_of_all_that_moves_or_of_one_body(
     Pen(model).draw([ghost], scene)
     found = scene.geoms[: scene.ngeom]
     assert [(geom.pos[2], tuple(geom.rgba)) for geom in found] == [(z, pytest.approx(rgba)) for z, rgba in drawn]
-
-
-def test_the_geoms_of_a_body_are_known_by_its_name(model: mujoco.MjModel) -> None:
-    geometry, geoms = SceneGeometry(model), np.array([2, 1, 0])
-    assert geometry.belongs(geoms, "red").tolist() == [False, True, False]
-    assert geometry.belongs(geoms, "").tolist() == [True, True, True]

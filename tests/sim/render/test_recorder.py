@@ -17,7 +17,8 @@ from shoal.tasks.cartpole.task import Swingup
 
 def test_a_reel_holds_the_positions_of_environment_0(device: str) -> None:
     task = Swingup(SwingupConfig(), num_envs=3, device=device, seed=0)
-    env, recorder, seen = WarpVecEnv(task), Recorder(task, 4, (64, 32)), []
+    env, seen = WarpVecEnv(task), []
+    recorder = Recorder(env.picture(), 4, (64, 32))
     for _ in range(2):
         for _ in range(4):
             env.step(torch.ones((3, 1), device=device))
@@ -31,7 +32,8 @@ def test_a_reel_holds_the_positions_of_environment_0(device: str) -> None:
 
 
 def test_a_reel_that_is_cut_early_holds_what_was_taken() -> None:
-    recorder = Recorder(Swingup(SwingupConfig(), num_envs=1, device="cpu", seed=0), 4, (64, 32))
+    env = WarpVecEnv(Swingup(SwingupConfig(), num_envs=1, device="cpu", seed=0))
+    recorder = Recorder(env.picture(), 4, (64, 32))
     recorder.take()
     assert recorder.cut().positions.shape == (1, 2)
     assert recorder.taken == 0
@@ -39,4 +41,4 @@ def test_a_reel_that_is_cut_early_holds_what_was_taken() -> None:
 
 def test_a_task_without_a_scene_cannot_be_shown() -> None:
     with pytest.raises(UsageError, match=r"CountingTask cannot be shown, because it has no scene\(\)"):
-        Recorder(CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0), 4, (64, 32))
+        WarpVecEnv(CountingTask(CountingConfig(), num_envs=1, device="cpu", seed=0)).picture()

@@ -12,7 +12,7 @@ import numpy as np
 import warp as wp
 
 from shoal.provenance import versions
-from shoal.sim.bookkeeping import LARGEST, count_kept, keep_rows, mark_begins
+from shoal.sim.bookkeeping import LARGEST, advance, keep_rows
 from shoal.sim.engines.engine import STATE_ROWS, Engine, rows_of
 from shoal.sim.nan.dump import DivergedEnv, Dump, DumpInfo
 from shoal.sim.render.trajectory import save_scene
@@ -37,7 +37,7 @@ class History:
             for name, (_, words) in self._inputs.items()
         }
         self._kept = wp.zeros(num_envs, dtype=wp.int32, device=device)
-        """Steps of each environment that were kept since `clear`."""
+        """Steps of each environment since `clear`; without the one in which it diverged, which is kept too."""
         self._begins = wp.zeros((num_envs, steps), dtype=wp.bool, device=device)
         """Where a kept state does not follow from the one before it."""
         envs, size = f"{num_envs:,}", self.num_bytes / 1e6
@@ -52,28 +52,23 @@ class History:
         """Launch kernels that keep a step. The controls are set, and the physics come next."""
         for name, (_, words) in self._inputs.items():
             self._launch(keep_rows, words.shape, [self._divergences, self._kept, words, self._rings[name]])
-        self._launch(count_kept, self._divergences.shape, [self._divergences, self._kept])
 
     def mark(self, done: wp.array, moved: wp.array) -> None:
-        """Launch the kernel that marks states that the task has written since the physics: `done` or `moved`."""
+        """Launch the kernel that ends a step, and marks states that the task has written since: `done` or `moved`."""
         arguments = [done, moved, self._divergences, self._kept, self._begins]
-        self._launch(mark_begins, self._divergences.shape, arguments)
+        self._launch(advance, self._divergences.shape, arguments)
 
     def clear(self) -> None:
         """Forget all steps."""
         self._kept.zero_()
         self._begins.zero_()
 
-    def kept(self) -> np.ndarray:
-        """Return how many steps of each environment were kept since `clear`. Shape (num_envs,). Waits."""
-        return self._kept.numpy().copy()
-
-    def of(self, env: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the kept rows of each input of one environment, (steps, n), oldest first. Waits for the device.
+    def _of(self, env: int, kept: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the rows of each input of one environment, (steps, n), of the last of `kept` steps, oldest first.
 
         Also returns, (steps,), whether the task has written the state since the step before.
         """
-        kept, places = int(self.kept()[env]), self._begins.shape[1]
+        places = self._begins.shape[1]
         order = [step % places for step in range(max(0, kept - places), kept)]
         rows = {
             name: self._rings[name][env].numpy()[order].view(wp.dtype_to_numpy(array.dtype))
@@ -88,12 +83,12 @@ class History:
 
         `scene` is the model that videos show, if that is not the engine's. Other arguments are fields of `DumpInfo`.
         """
-        diverged, kept = np.flatnonzero(self._divergences.numpy()), self.kept()
+        diverged, kept = np.flatnonzero(self._divergences.numpy()), self._kept.numpy() + 1
         if not diverged.size:
             return None
         envs: list[DivergedEnv] = []
         for env in sorted(diverged.tolist(), key=lambda each: int(kept[each]))[:MOST_ENVIRONMENTS]:
-            rows, begins = self.of(env)
+            rows, begins = self._of(env, int(kept[env]))
             states = _integration_states(engine.model, rows)
             own = {field: array.numpy()[env] for field, array in engine.parameters.items()}
             envs.append(DivergedEnv(env=env, step=int(kept[env]), states=states, begins=begins, parameters=own))

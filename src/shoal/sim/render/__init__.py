@@ -1,1 +1,1 @@
-"""Pictures of one environment: recording, videos, MuJoCo's viewer window, and geometry for the web viewer."""
+"""Pictures of one environment: recording, videos, MuJoCo's viewer window, and arrays for the web viewer."""

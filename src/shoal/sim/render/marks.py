@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ GREEN: Colour = (0.15, 0.7, 0.2, 1.0)
 BLUE: Colour = (0.15, 0.4, 0.95, 1.0)
 """What the robot does."""
 GHOST: Colour = (0.15, 0.7, 0.2, 0.35)
+_UPRIGHT = np.eye(3).ravel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Arrow:
     @property
     def is_visible(self) -> bool:
         """Whether it is long enough."""
-        return bool(np.linalg.norm(self.vector) > self.radius)
+        return math.hypot(*self.vector) > self.radius
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +68,6 @@ class Ghost:
     """None for the geoms' own colours."""
     body: str = ""
     """The body, without those that are attached to it. Empty for all."""
-
-    def colours(self, own: np.ndarray) -> np.ndarray:
-        """Return the colours of geoms whose own are (n, 4), in the same shape."""
-        return own if self.colour is None else np.broadcast_to(self.colour, own.shape)
 
 
 Mark = Arrow | Sphere | Ghost
@@ -109,12 +107,11 @@ class Pen:
                 scene.ngeom += 1
 
     def _add(self, mark: Arrow | Sphere, geom: Any) -> None:  # noqa: ANN401  MuJoCo has no types.
-        kinds, colour = self._mujoco.mjtGeom, np.array(mark.colour, dtype=np.float32)
-        at = np.array(mark.position if isinstance(mark, Sphere) else mark.start, dtype=np.float64)
-        size = np.full(3, mark.radius)
-        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, np.eye(3).ravel(), colour)
+        kinds, at = self._mujoco.mjtGeom, mark.position if isinstance(mark, Sphere) else mark.start
+        size = mark.radius, mark.radius, mark.radius
+        self._mujoco.mjv_initGeom(geom, kinds.mjGEOM_SPHERE, size, at, _UPRIGHT, mark.colour)
         if isinstance(mark, Arrow):
-            self._mujoco.mjv_connector(geom, kinds.mjGEOM_ARROW, mark.radius, at, at + np.array(mark.vector))
+            self._mujoco.mjv_connector(geom, kinds.mjGEOM_ARROW, mark.radius, at, np.add(at, mark.vector))
 
     def _add_ghost(self, ghost: Ghost, scene: mujoco.MjvScene) -> None:
         first = scene.ngeom
@@ -124,7 +121,8 @@ class Pen:
         shown = self._only(ghost.body) if ghost.body else self._model
         self._mujoco.mjv_addGeoms(shown, self._data, self._option, self._perturb, dynamic, scene)
         for geom in scene.geoms[first : scene.ngeom]:
-            geom.rgba[:] = ghost.colours(geom.rgba)
+            if ghost.colour is not None:
+                geom.rgba[:] = ghost.colour
             geom.matid = -1
             geom.transparent = True
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from shoal.sim.render.rows import Picture, drawn_tensors
+from shoal.sim.render.rows import Picture
 from shoal.sim.render.trajectory import Trajectory, save_scene
 
 
@@ -10,15 +10,11 @@ class Recorder:
     """Buffers of the joint positions of environment 0, and of what its marks read, on the task's device."""
 
     def __init__(self, picture: Picture, steps: int, size: tuple[int, int]) -> None:
-        """Allocate. `steps` is the length of the buffers, `size` width and height of the video [pixels].
-
-        Raises:
-            UsageError: There is no scene.
-        """
+        """Allocate. `steps` is the length of the buffers, `size` width and height of the video [pixels]."""
         self._picture = picture
-        self._scene = save_scene(picture.scene())
+        self._scene = save_scene(picture.scene)
         self._size = size
-        positions, read = drawn_tensors(picture)
+        positions, read = picture.tensors()
         self._names = list(read)
         self._rows = [tensor[0] for tensor in (positions, *read.values())]
         self._taken = [torch.empty((steps, *row.shape), dtype=row.dtype, device=row.device) for row in self._rows]

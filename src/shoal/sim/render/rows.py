@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,68 +19,30 @@ if TYPE_CHECKING:
     from shoal.sim.render.marks import Mark
 
 
-class Picture(Protocol):
-    """What videos and viewers draw of environments; every `shoal.sim.kernel_task.KernelTask` with a scene is one."""
-
-    @property
-    def step_dt(self) -> float:
-        """Simulated time between two actions [s]."""
-        ...
-
-    @property
-    def arrays(self) -> Mapping[str, wp.array] | Mapping[str, torch.Tensor]:
-        """Arrays that marks may read, by name, with a row for each environment."""
-        ...
-
-    def scene(self) -> mujoco.MjModel:
-        """Return the model of one environment."""
-        ...
-
-    def positions(self) -> wp.array | torch.Tensor:
-        """Return the live joint positions of the scene. Shape (num_envs, nq)."""
-        ...
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return what is drawn beside the scene for one environment, from its row of each array."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class ModelPicture:
-    """A model at its joint positions, without marks."""
+class Picture:
+    """What videos and viewers draw of environments."""
 
-    model: mujoco.MjModel
-    qpos: wp.array | torch.Tensor
-    """Live joint positions. Shape (num_envs, nq)."""
+    scene: mujoco.MjModel
+    """The model of one environment."""
+    positions: wp.array | torch.Tensor
+    """Its live joint positions in every environment. Shape (num_envs, nq)."""
     step_dt: float
     """Simulated time between two actions [s]."""
-    arrays: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    arrays: Mapping[str, wp.array | torch.Tensor] = field(default_factory=dict[str, wp.array | torch.Tensor])
+    """Arrays that marks may read, by name, with a row for each environment."""
+    marks: Callable[[Mapping[str, np.ndarray]], list[Mark]] = lambda _: []
+    """Returns what is drawn beside the scene for one environment, from its row of each array."""
 
-    def scene(self) -> mujoco.MjModel:
-        """Return the model."""
-        return self.model
+    def tensors(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Return the joint positions, and the arrays that marks read, by name. Each has a row for each environment.
 
-    def positions(self) -> wp.array | torch.Tensor:
-        """Return the live joint positions."""
-        return self.qpos
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return nothing."""
-        del row
-        return []
-
-
-def drawn_tensors(picture: Picture) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Return the joint positions, and the arrays that marks read, by name. Each has a row for each environment.
-
-    Raises:
-        UsageError: The task has no picture.
-        ShoalError: Marks read an array that the task does not have.
-    """
-    row = _Row(picture.arrays)
-    positions = _tensor(picture.positions())
-    picture.marks(row)
-    return positions, row.tensors
+        Raises:
+            ShoalError: Marks read an array that the task does not have.
+        """
+        row = _Row(self.arrays)
+        self.marks(row)
+        return _tensor(self.positions), row.tensors
 
 
 def _tensor(array: wp.array | torch.Tensor) -> torch.Tensor:
@@ -90,7 +52,7 @@ def _tensor(array: wp.array | torch.Tensor) -> torch.Tensor:
 class _Row(dict[str, np.ndarray]):
     """The first environment, which notes the names that are read."""
 
-    def __init__(self, arrays: Mapping[str, wp.array] | Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, arrays: Mapping[str, wp.array | torch.Tensor]) -> None:
         super().__init__()
         self._arrays = {name.removeprefix("data/"): array for name, array in arrays.items()}
         self.tensors: dict[str, torch.Tensor] = {}

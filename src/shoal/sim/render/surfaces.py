@@ -1,93 +1,48 @@
-"""Triangle surfaces of MuJoCo's geoms: meshes, height fields and primitives."""
-
-from collections.abc import Callable
+"""Triangle surfaces of what MuJoCo draws: meshes, height fields and primitives. Needs trimesh, which viser brings."""
 
 import mujoco
 import numpy as np
+from trimesh.creation import box, revolve
 
-SEGMENTS = 24
-"""Corners of a circle, and twice those of a half turn from pole to pole."""
-
-BY_MESH = frozenset({int(mujoco.mjtGeom.mjGEOM_MESH), int(mujoco.mjtGeom.mjGEOM_SDF)})
-"""Geoms that are drawn as one of the model's meshes."""
-
-_ON_THE_AXIS = 1e-9
-"""Largest distance of a point on the axis [m]: a ring there is a point."""
+_GEOM = mujoco.mjtGeom
+_SEGMENTS = 24
+"""Corners of a circle."""
 
 Surface = tuple[np.ndarray, np.ndarray]
 """Vertices [m], shape (num_vertices, 3), and triangles that index them, counter-clockwise seen from outside, shape
 (num_triangles, 3)."""
 
 
-def surface_of(model: mujoco.MjModel, geom: int) -> Surface:
-    """Return a geom's surface, in its own frame."""
-    kind, data = int(model.geom_type[geom]), int(model.geom_dataid[geom])
-    if kind in BY_MESH:
-        return _mesh(model, data)
-    if kind == mujoco.mjtGeom.mjGEOM_HFIELD:
-        return _height_field(model, data)
-    return _PRIMITIVES[kind](*model.geom_size[geom].tolist())
+def surface_of(model: mujoco.MjModel, kind: float, *about: float) -> Surface | None:
+    """Return the surface of a kind of geom, in its own frame; None for an endless plane.
 
-
-def _plane(half_x: float, half_y: float, _spacing: float) -> Surface:
-    corners = np.array([[-1, -1, 0], [1, -1, 0], [1, 1, 0], [-1, 1, 0]]) * (half_x, half_y, 1.0)
-    return corners, np.array([[0, 1, 2], [0, 2, 3]])
-
-
-def _box(half_x: float, half_y: float, half_z: float) -> Surface:
-    """Return six sides that share no corner, so that the edges look sharp."""
-    top = np.array([[-1, -1, 1], [1, -1, 1], [1, 1, 1], [-1, 1, 1]])
-    # Rolling the axes turns the top to the other sides and keeps the order of corners; so does turning it upside down.
-    upper = [np.roll(top, shift, axis=1) for shift in range(3)]
-    lower = [np.roll(top * (-1, 1, -1), shift, axis=1) for shift in range(3)]
-    sides = np.concatenate(upper + lower) * (half_x, half_y, half_z)
-    first = 4 * np.arange(6)[:, None, None]
-    return sides, (first + np.array([[0, 1, 2], [0, 2, 3]])).reshape(-1, 3)
-
-
-def sphere(radius: float, _y: float = 0.0, _z: float = 0.0) -> Surface:
-    """Return a sphere."""
-    return _ellipsoid(radius, radius, radius)
-
-
-def _ellipsoid(half_x: float, half_y: float, half_z: float) -> Surface:
-    angles = np.linspace(-np.pi / 2, np.pi / 2, SEGMENTS // 2 + 1)
-    vertices, triangles = _revolved(np.cos(angles), np.sin(angles))
-    return vertices * (half_x, half_y, half_z), triangles
-
-
-def _capsule(radius: float, half_length: float, _z: float) -> Surface:
-    angles = np.linspace(0.0, np.pi / 2, SEGMENTS // 4 + 1)
-    distances, heights = radius * np.cos(angles), half_length + radius * np.sin(angles)
-    return _revolved(np.concatenate([distances[::-1], distances]), np.concatenate([-heights[::-1], heights]))
-
-
-def _cylinder(radius: float, half_length: float, _z: float) -> Surface:
-    # Each rim twice, for the side and for the end: then it looks sharp.
-    distances, heights = np.array([0, 1, 1, 1, 1, 0]), np.array([-1, -1, -1, 1, 1, 1])
-    return _revolved(radius * distances, half_length * heights, creases=(1, 3))
-
-
-def _revolved(distances: np.ndarray, heights: np.ndarray, creases: tuple[int, ...] = ()) -> Surface:
-    """Revolve points at distances and heights, each (num_points,), about the z axis, from the lowest up.
-
-    There is no surface between `creases` and their successors, which have the same positions.
+    `about` is the number of a mesh, a height field or a plane's geom, or radius and half length of a capsule. The
+    others are as large as 1.
     """
-    turn = np.linspace(0.0, 2 * np.pi, SEGMENTS, endpoint=False)
-    ring = np.stack([np.cos(turn), np.sin(turn)], axis=1)
-    rings = [np.column_stack([d * ring, np.full(SEGMENTS, h)]) for d, h in zip(distances, heights, strict=True)]
-    here = np.arange(SEGMENTS)
-    there = (here + 1) % SEGMENTS
-    triangles: list[np.ndarray] = []
-    for point in range(len(distances) - 1):
-        if point in creases:
-            continue
-        low, high = point * SEGMENTS, (point + 1) * SEGMENTS
-        if distances[point] > _ON_THE_AXIS:
-            triangles.append(np.stack([low + here, low + there, high + there], axis=1))
-        if distances[point + 1] > _ON_THE_AXIS:
-            triangles.append(np.stack([low + here, high + there, high + here], axis=1))
-    return np.concatenate(rings), np.concatenate(triangles)
+    if kind == _GEOM.mjGEOM_HFIELD:
+        return _height_field(model, int(about[0]))
+    if kind == _GEOM.mjGEOM_PLANE:
+        half_x, half_y, _ = model.geom_size[int(about[0])]
+        square = np.array([[-half_x, -half_y, 0], [half_x, -half_y, 0], [half_x, half_y, 0], [-half_x, half_y, 0]])
+        return (square, np.array([[0, 1, 2], [0, 2, 3]])) if min(half_x, half_y) > 0 else None
+    if kind == _GEOM.mjGEOM_BOX:  # Sides that share no corner, so that the edges look sharp.
+        return box((2, 2, 2)).triangles.reshape(-1, 3), np.arange(36).reshape(-1, 3)
+    if kind in {_GEOM.mjGEOM_MESH, _GEOM.mjGEOM_SDF}:
+        return _mesh(model, int(about[0]))
+    revolved = revolve(_outline(kind, *about), sections=_SEGMENTS, process=False)
+    return revolved.vertices, revolved.faces
+
+
+def _outline(kind: float, radius: float = 1.0, half_length: float = 0.0) -> np.ndarray:
+    """Return distances from the z axis and heights of what is revolved about it, from the lowest up. Shape (n, 2)."""
+    # Each rim twice, for both sides of it: then it looks sharp.
+    if kind == _GEOM.mjGEOM_CYLINDER:
+        return np.array([(0, -1), (1, -1), (1, -1), (1, 1), (1, 1), (0, 1)])
+    if kind == _GEOM.mjGEOM_ARROW:
+        return np.array([(0, 0), (1, 0), (1, 0), (1, 0.8), (1, 0.8), (2, 0.8), (2, 0.8), (0, 1)])
+    angles = np.linspace(0, np.pi / 2, _SEGMENTS // 4 + 1)
+    upper = radius * np.column_stack([np.cos(angles), np.sin(angles)]) + (0, half_length)
+    return np.concatenate([upper[::-1] * (1, -1), upper])
 
 
 def _mesh(model: mujoco.MjModel, mesh: int) -> Surface:
@@ -108,13 +63,3 @@ def _height_field(model: mujoco.MjModel, field: int) -> Surface:
     right, above = here + 1, here + columns
     triangles = np.concatenate([np.stack([here, right, above + 1], 1), np.stack([here, above + 1, above], 1)])
     return np.column_stack([x.ravel(), y.ravel(), heights]), triangles
-
-
-_PRIMITIVES: dict[int, Callable[[float, float, float], Surface]] = {
-    mujoco.mjtGeom.mjGEOM_PLANE: _plane,
-    mujoco.mjtGeom.mjGEOM_BOX: _box,
-    mujoco.mjtGeom.mjGEOM_SPHERE: sphere,
-    mujoco.mjtGeom.mjGEOM_ELLIPSOID: _ellipsoid,
-    mujoco.mjtGeom.mjGEOM_CAPSULE: _capsule,
-    mujoco.mjtGeom.mjGEOM_CYLINDER: _cylinder,
-}

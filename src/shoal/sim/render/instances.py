@@ -1,0 +1,142 @@
+"""What MuJoCo draws of several environments, as plain arrays for the web viewer: kinds of surfaces, and instances.
+
+MuJoCo's abstract scene says what is drawn, where, and in which colour, as in its own viewers: geoms, sites, tendons,
+contacts and marks. Of a texture only its mean colour is kept. Skins, flexes and lines are left out.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from shoal.sim.render.marks import Mark, Pen
+
+_GEOM = mujoco.mjtGeom
+_UNITS = frozenset(
+    map(int, (_GEOM.mjGEOM_SPHERE, _GEOM.mjGEOM_ELLIPSOID, _GEOM.mjGEOM_BOX, _GEOM.mjGEOM_CYLINDER, _GEOM.mjGEOM_ARROW))
+)
+"""Kinds whose instances have the same surface, scaled."""
+_BY_DATA = frozenset(map(int, (_GEOM.mjGEOM_MESH, _GEOM.mjGEOM_SDF, _GEOM.mjGEOM_HFIELD)))
+_MOST_GEOMS = 10_000
+"""Room for what is drawn of an environment, as in MuJoCo's renderer."""
+_FIRST_HIDDEN_GROUP = 3
+"""Geoms of this group and above are for collisions; MuJoCo's viewers hide them at first."""
+
+Kind = tuple[float, ...]
+"""What `shoal.sim.render.surfaces.surface_of` takes; empty for what is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Where, and in which colours, one surface is drawn."""
+
+    positions: np.ndarray
+    """[m]. Shape (n, 3)."""
+    turns: np.ndarray
+    """Rotation matrices. Shape (n, 3, 3)."""
+    scales: np.ndarray
+    """Shape (n, 3)."""
+    colours: np.ndarray
+    """Red, green, blue and opacity, 0 to 1. Shape (n, 4)."""
+
+
+class Drawing:
+    """Draws all that moves, with contacts and marks; or all that does not."""
+
+    def __init__(self, model: mujoco.MjModel, *, moving: bool, hidden: bool = False) -> None:
+        """Prepare; `hidden` draws collision geoms, too."""
+        category = mujoco.mjtCatBit
+        self._categories = int(
+            category.mjCAT_DYNAMIC.value | category.mjCAT_DECOR.value if moving else category.mjCAT_STATIC.value
+        )
+        self._model, self._data = model, mujoco.MjData(model)
+        self._camera, self._option, self._pen = mujoco.MjvCamera(), mujoco.MjvOption(), Pen(model)
+        self._option.flags[mujoco.mjtVisFlag.mjVIS_CONTACTPOINT] = True
+        self._option.geomgroup[_FIRST_HIDDEN_GROUP:] = hidden
+        self._scene = mujoco.MjvScene(model, maxgeom=_MOST_GEOMS)
+        # All geoms of the scene at once: they lie in one array of structures.
+        first, second, *_ = self._scene.geoms
+        step = second.pos.ctypes.data - first.pos.ctypes.data
+        self._columns = [
+            as_strided(field, (_MOST_GEOMS, field.size), (step, field.itemsize))
+            for field in (first.pos, first.mat, first.size, first.rgba)
+        ]
+        self._kinds = _Kinds(model)
+        self._tints = np.array([*(_mean_of_texture(model, each) for each in range(model.nmat)), np.ones(3)])
+        """Of each material; the last one where there is none."""
+
+    def at(self, positions: np.ndarray) -> Iterator[mujoco.MjData]:
+        """Yield the data at each of some joint positions, (num_envs, nq)."""
+        for row in positions:
+            self._data.qpos[:] = row
+            mujoco.mj_fwdPosition(self._model, self._data)
+            yield self._data
+
+    def instances(
+        self, positions: np.ndarray, offsets: np.ndarray, marks: Sequence[Sequence[Mark]] = ()
+    ) -> dict[tuple[Kind, bool], Instances]:
+        """Return what is drawn, by kind and by whether it is transparent.
+
+        Joint positions have the shape (num_envs, nq), and the offset of each environment [m] is (num_envs, 3).
+        """
+        kinds: list[Kind] = []
+        rows: list[np.ndarray] = []
+        for env, data in enumerate(self.at(positions)):
+            mujoco.mjv_updateScene(self._model, data, self._option, None, self._camera, self._categories, self._scene)
+            self._pen.draw(marks[env] if marks else (), self._scene)
+            geoms = self._scene.geoms[: self._scene.ngeom]
+            kinds += [self._kinds[geom.type, geom.objtype, geom.objid] for geom in geoms]
+            rows.append(np.concatenate([column[: len(geoms)] for column in self._columns], axis=1))
+            rows[-1][:, :3] += offsets[env]
+            rows[-1][:, 15:18] *= self._tints[[geom.matid for geom in geoms]]
+        table = np.concatenate(rows)
+        places: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
+        for at, key in enumerate(zip(kinds, (table[:, 18] < 1).tolist(), strict=True)):
+            places[key].append(at)
+        return {(kind, clear): _instances_of(kind, table[at]) for (kind, clear), at in places.items() if kind}
+
+
+class _Kinds(dict[tuple[int, int, int], Kind]):
+    """The kind of each geom of a scene, by its type, and by type and number of the object that it stands for."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        super().__init__()
+        self._model = model
+
+    def __missing__(self, key: tuple[int, int, int]) -> Kind:
+        kind, object_type, number = key
+        about: tuple[float, ...] | None = None
+        if kind in _UNITS:
+            about = ()
+        elif kind in _BY_DATA:
+            about = (int(self._model.geom_dataid[number]),)
+        elif kind == _GEOM.mjGEOM_PLANE:
+            about = (number,)
+        elif kind == _GEOM.mjGEOM_CAPSULE:
+            if object_type == mujoco.mjtObj.mjOBJ_TENDON:  # Its length changes: scaled ends are no spheres.
+                kind, about = int(_GEOM.mjGEOM_CYLINDER), ()
+            else:
+                is_site = object_type == mujoco.mjtObj.mjOBJ_SITE
+                about = tuple((self._model.site_size if is_site else self._model.geom_size)[number, :2].tolist())
+        self[key] = found = () if about is None else (kind, *about)
+        return found
+
+
+def _instances_of(kind: Kind, rows: np.ndarray) -> Instances:
+    """Return the instances of a kind from their rows of the table."""
+    scales = rows[:, 12:15] if kind[0] in _UNITS else np.ones((len(rows), 3), np.float32)
+    return Instances(rows[:, :3], rows[:, 3:12].reshape(-1, 3, 3), scales, rows[:, 15:])
+
+
+def _mean_of_texture(model: mujoco.MjModel, material: int) -> np.ndarray:
+    """Return the mean colour of a material's texture, 0 to 1; white where it has none. Shape (3,)."""
+    texture = int(model.mat_texid[material, mujoco.mjtTextureRole.mjTEXROLE_RGB])
+    if texture < 0:
+        return np.ones(3)
+    channels, start = int(model.tex_nchannel[texture]), int(model.tex_adr[texture])
+    texels = int(model.tex_height[texture]) * int(model.tex_width[texture])
+    pixels = model.tex_data[start : start + texels * channels].reshape(texels, channels)
+    return np.broadcast_to(pixels[:, :3].mean(axis=0) / 255.0, 3)
