@@ -16,8 +16,6 @@ from shoal.mdp.robots import add_floor, build_spec
 from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import CELL, POINTS
-from shoal.mdp.tiles import Plot
-from shoal.sim.render.surroundings import extent
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
@@ -98,5 +96,4 @@ def robot_on_terrain(config: TerrainConfig) -> mujoco.MjSpec:
     )
     add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
     spec.stat.extent = _EXTENT
-from shoal.mdp.tiles import Plot
-from shoal.sim.render.surroundings import extent
+    return spec
