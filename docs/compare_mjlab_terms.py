@@ -48,6 +48,8 @@ ACTUATORS = {
     "joint_velocity": ("wheel",),
     "joint_effort": ("twist",),
     "tendon_length": ("cable",),
+    "tendon_velocity": ("cable",),
+    "tendon_effort": ("cable",),
     "site_effort": ("thruster",),
 }
 """Those that an action acts on, if not the position actuators of `JOINTS`."""
@@ -58,6 +60,8 @@ ACTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "joint_velocity": ({"scale": 0.5, "offset": 0.05}, {"use_default_offset": False}),
     "joint_effort": ({"scale": 0.5, "offset": 0.05}, {}),
     "tendon_length": ({"scale": 0.5, "offset": 0.05}, {}),
+    "tendon_velocity": ({"scale": 0.5, "offset": 0.05}, {}),
+    "tendon_effort": ({"scale": 0.5, "offset": 0.05}, {}),
     "site_effort": ({"scale": 0.5, "offset": 0.05}, {}),
 }
 """Actions of joints, a tendon and a site: parameters that both have, and more of mjlab's."""
@@ -321,7 +325,15 @@ def acted(config: Any, task: Any, joints: tuple[str, ...], sent: np.ndarray, kin
             joint_pos=tensor(positions), encoder_bias=zeros, default_joint_pos=zeros, soft_joint_pos_limits=limits
         ),
     )
-    for name in ("joint_position", "joint_velocity", "joint_effort", "tendon_len", "site_effort"):
+    for name in (
+        "joint_position",
+        "joint_velocity",
+        "joint_effort",
+        "tendon_len",
+        "tendon_vel",
+        "tendon_effort",
+        "site_effort",
+    ):
         setattr(entity, f"set_{name}_target", lambda target, **_: targets.append(target))
     states = [mujoco.MjData(model) for _ in sent]
     for data, row in zip(states, qpos, strict=True):
@@ -490,18 +502,46 @@ def compare_randomization(mjlab: Any) -> dict[str, float]:
     return found | {"all fields, and bounds of geoms": rest}
 
 
+ELSEWHERE = {
+    *("camera_depth", "camera_rgb", "camera_segmentation", "camera_target_cube_mask", "geom_matid", "mat_texid"),
+    *("nan_detection", "time_out", "terrain_edge_reached", "randomize_terrain", "reset_root_state_from_flat_patches"),
+    *("joint_acc_l2", "self_collision_cost", "feet_air_time", "reset_scene_to_default"),
+    *("terrain_levels_vel", "compute_ee_orientation_error", "compute_ee_position_error", "compute_mpkpe"),
+    *("compute_joint_velocity_error", "fit_terrain_normal", "terrain_normal_from_sensors", "resolve_env_ids"),
+    *("dof_armature", "dof_damping", "dof_frictionloss", "jnt_range", "jnt_stiffness", "qpos0", "tendon_frictionloss"),
+}
+"""Functions of mjlab that are not compared: docs/reference/mjlab_terms.md says why. The last are second names."""
+
+
 def main() -> None:
     """Print the table."""
-    dr, actions, mdp = import_mjlab(
-        sys.argv[1], "mjlab.envs.mdp.dr", "mjlab.envs.mdp.actions", "mjlab.tasks.velocity.mdp"
-    )
-    mjlab = SimpleNamespace(**{**vars(mdp), **vars(actions), "dr": dr})
+    import compare_mjlab_tasks as tasks
+
+    parts = ("tasks.manipulation.mdp", "tasks.tracking.mdp", "tasks.tracking.mdp.metrics", "tasks.velocity.mdp")
+    names = ("envs.mdp.dr", *parts, "envs.mdp", "envs.mdp.actions")
+    modules = import_mjlab(sys.argv[1], *(f"mjlab.{name}" for name in names))
+    mjlab = SimpleNamespace(**{name: value for each in modules[1:] for name, value in vars(each).items()})
+    mjlab.dr = modules[0]
     warnings.simplefilter("ignore", UserWarning)  # That of `body_mass`, which our docstring has too.
     sys.stdout.write("| term | largest difference |\n| --- | --- |\n")
-    compared = (compare_states, compare_feet, compare_commands, compare_actions, compare_inertia, compare_randomization)
+    compared = (compare_states, compare_feet, tasks.compare_history, tasks.compare_contact, compare_commands)
+    compared += (tasks.compare_curricula, tasks.compare_events, tasks.compare_impulse, tasks.compare_terrain)
+    compared += (tasks.compare_tracking, tasks.compare_manipulation)
+    compared += (compare_actions, compare_inertia, compare_randomization)
+    shown = set[str]()
     for compare in compared:
         for name, value in compare(mjlab).items():
             sys.stdout.write(f"| `{name}` | {value:.1e} |\n")
+            shown.add(name)
+    theirs = {name for each in modules for name, value in vars(each).items() if is_term(value)}
+    sys.stdout.write(f"\nOf mjlab's {len(theirs)} functions not compared: {sorted(theirs - shown - ELSEWHERE)}\n")
+
+
+def is_term(value: Any) -> bool:
+    """Return whether a value of a module of mjlab's is the function of a term."""
+    parts = str(getattr(value, "__module__", "")).split(".")
+    is_public = getattr(value, "__name__", "_")[0].islower()
+    return callable(value) and is_public and parts[0] == "mjlab" and "mdp" in parts and "_types" not in parts
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from PIL import Image
 from shoal.mdp.scene import compile_scene
 from shoal.mdp.terrain import make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TILES
-from shoal.mdp.tiles import CELL
 from shoal.sim.render.camera import CAMERA, Camera
 from shoal.tasks.quadruped.config import ROUGH
 
@@ -34,7 +33,7 @@ def draw(name: str) -> np.ndarray:
     floor.matid[:], floor.rgba[:] = -1, (0.5, 0.55, 0.6, 1.0)  # Squares would hide the shape.
     x, y = terrain.centers[LEVEL, 0]
     qpos = model.key("home").qpos.copy()
-    column, row = np.rint((np.array([x, y]) - terrain.corner) / CELL).astype(int)
+    column, row = np.rint((np.array([x, y]) - terrain.corner) / terrain.cell).astype(int)
     around = terrain.heights[row - 2 : row + 3, column - 2 : column + 3]
     qpos[:3] += x, y, around.max()
     backwards = AWAY / np.linalg.norm(AWAY)

@@ -64,7 +64,7 @@ command or contact, or numbers. Functions of your own are written in the same wa
 [a task made of terms](../guide/task_of_terms.md).
 """
 
-GIVEN = {"state", "env", "i", "first", "is_new", "action", "rng", "difficulty"}
+GIVEN = {"state", "env", "i", "first", "is_new", "action", "plot"}
 """Parameters that the task passes itself."""
 TYPES = {"str": "text", "float": "number", "int": "integer", "bool": "true or false"}
 
@@ -78,10 +78,7 @@ def functions_of(library: str) -> dict[str, Any]:
         if name.startswith("_") or name in HELPERS or not inspect.isfunction(function):
             continue
         first = next(iter(inspect.signature(function).parameters), "")
-        if (
-            first in {"state", "difficulty", "type", "file"}
-            and inspect.signature(function).return_annotation in returned
-        ):
+        if first in {"state", "plot", "type", "file"} and inspect.signature(function).return_annotation in returned:
             found[name] = function
     return found
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from support.commands import SMALL, Ended, run
 from support.watched_env import DIRECTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 TASK = str(Path(__file__).parent / "support" / "watched_env.py") + ":build"
 
@@ -62,16 +67,50 @@ assert "torch._dynamo.eval_frame" not in sys.modules
 """What a training does before anything is compiled."""
 
 
-def after_start(script: str) -> str:
-    """Run a script after an update, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", START + script], capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+SERVE = """
+import json, os, traceback
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        try:
+            exec(json.loads(line))
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+            os._exit(1)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""Runs each script in a fork: the imports take seconds."""
 
 
-def test_what_is_compiled_later_is_compiled_by_the_real_compiler() -> None:
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process after an update, and the file of its errors."""
+    errors = tmp_path_factory.mktemp("started") / "errors.txt"
+    with errors.open("w") as file:
+        command = [sys.executable, "-c", START + SERVE]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True)
+    with process:
+        yield process, errors
+        process.terminate()
+
+
+@pytest.fixture
+def after_start(started: tuple[subprocess.Popen[str], Path]) -> Callable[[str], None]:
+    """Runs a script after an update."""
+    process, errors = started
+
+    def run_script(script: str) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(script) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "0\n", errors.read_text()
+
+    return run_script
+
+
+def test_what_is_compiled_later_is_compiled_by_the_real_compiler(after_start: Callable[[str], None]) -> None:
     after_start("""
 import torch._dynamo.testing
 counter = torch._dynamo.testing.CompileCounter()
@@ -85,7 +124,7 @@ assert optimizer.add_param_group.__wrapped__.__dynamo_disable._torchdynamo_disab
 """)
 
 
-def test_policies_are_exported_after_a_start() -> None:
+def test_policies_are_exported_after_a_start(after_start: Callable[[str], None]) -> None:
     after_start("assert torch.export.export(network, (torch.ones(1, 2),)).graph_module is not None")
 
 
@@ -99,7 +138,7 @@ def test_policies_are_exported_after_a_start() -> None:
         "from torch._dynamo.utils import counters; config = torch._dynamo.config",
     ],
 )
-def test_however_it_is_imported_there_is_one_module(script: str) -> None:
+def test_however_it_is_imported_there_is_one_module(script: str, after_start: Callable[[str], None]) -> None:
     after_start(f"""
 {script}
 import types
@@ -112,7 +151,7 @@ assert config.__spec__.loader.get_filename() == config.__file__
 """)
 
 
-def test_several_threads_load_it_once() -> None:
+def test_several_threads_load_it_once(after_start: Callable[[str], None]) -> None:
     after_start("""
 from concurrent.futures import ThreadPoolExecutor
 with ThreadPoolExecutor(8) as pool:
@@ -120,7 +159,7 @@ with ThreadPoolExecutor(8) as pool:
 """)
 
 
-def test_looking_for_the_source_of_a_class_loads_nothing() -> None:
+def test_looking_for_the_source_of_a_class_loads_nothing(after_start: Callable[[str], None]) -> None:
     after_start("""
 import inspect, cloudpickle
 inspect.getmodule(update), inspect.getsource(torch.nn.Linear), cloudpickle.dumps(update)
@@ -128,9 +167,9 @@ assert "torch._dynamo.eval_frame" not in sys.modules
 """)
 
 
-def test_a_package_is_imported_by_its_modules_and_its_names() -> None:
+def test_a_package_is_imported_by_its_modules_and_its_names(after_start: Callable[[str], None]) -> None:
     after_start("import git\nimport git.repo\nfrom git import Repo\nassert Repo is git.repo.Repo")
 
 
-def test_what_is_imported_already_stays() -> None:
+def test_what_is_imported_already_stays(after_start: Callable[[str], None]) -> None:
     after_start("import git\nreal = git.Repo\nspeed_up_imports()\nassert git.Repo is real")

@@ -1,4 +1,4 @@
-"""Time constants of launching [s], each with its meaning, and waiting by polling.
+"""Time constants of launching [s], each with its meaning, waiting by polling, and work beside the waiting.
 
 `tests/test_timing.py` holds the inequalities between the constants.
 """
@@ -6,6 +6,8 @@
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -107,3 +109,17 @@ def wait_for(look: Callable[[], T], timeout: float = math.inf, poll: float = POL
     while not (found := look()) and time.monotonic() < deadline:
         time.sleep(poll)
     return found
+
+
+def in_background(function: Callable[[], T], name: str) -> Future[T]:
+    """Call a function in a thread of that name, which a process that ends does not wait for; return its future."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001  Who asks for the result raises it.
+            future.set_exception(error)
+
+    Thread(target=run, name=name, daemon=True).start()
+    return future

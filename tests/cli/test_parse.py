@@ -451,14 +451,16 @@ def test_a_policy_plays_without_the_pushes_and_the_noise_of_its_training(
 
 
 def test_numbers_by_pattern_are_one_flag_that_replaces_all_of_them() -> None:
-    env: Any = parse_train(["G1-Velocity-Flat", "--env.kp", ".*_knee_joint", "90", "waist.*", "20.5"]).env
-    assert env.kp == {".*_knee_joint": 90.0, "waist.*": 20.5}
-    assert env.kd == parse_train(["G1-Velocity-Flat"]).env.kd  # pyright: ignore[reportAttributeAccessIssue]
+    env: Any = parse_train(["G1-Velocity-Flat", "--env.stiffness", ".*_knee_joint", "90", "waist.*", "20.5"]).env
+    assert env.stiffness == {".*_knee_joint": 90.0, "waist.*": 20.5}
+    assert env.damping == parse_train(["G1-Velocity-Flat"]).env.damping  # pyright: ignore[reportAttributeAccessIssue]
+    env = parse_train(["Quadruped-Velocity-Flat", "--env.actuators", ".*_hip", "velocity", ".*_calf", "none"]).env
+    assert env.actuators == {".*_hip": "velocity", ".*_calf": "none"}
 
 
 @pytest.mark.parametrize("words", [(".*_knee_joint",), (".*_knee_joint", "much")])
 def test_a_pattern_without_a_number_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(
-        UsageError, match=r"^--env\.kp cannot be read \(.*\): pass --env\.kp \[PATTERN FLOAT \.\.\.\]\.$"
+        UsageError, match=r"^--env\.stiffness cannot be read \(.*\): pass --env\.stiffness \[PATTERN FLOAT \.\.\.\]\.$"
     ):
-        parse_train(["G1-Velocity-Flat", "--env.kp", *words])
+        parse_train(["G1-Velocity-Flat", "--env.stiffness", *words])

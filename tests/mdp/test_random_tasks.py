@@ -13,6 +13,8 @@ from support.random_tasks import random_task
 from shoal.errors import ShoalError
 
 STEPS = 4
+EVERYDAY = (3, 5, 17, 46, 18, 94, 148, 168)
+"""Robots with a fixed and with a free base, of two sizes, for each of which MuJoCo Warp compiles kernels of its own."""
 A_SENTENCE = re.compile(r"[^\n]{20,700}[.?]")
 
 
@@ -63,7 +65,7 @@ def check(seed: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", EVERYDAY)
 def test_a_random_task_is_equal_on_both_engines_or_refused_in_a_sentence(seed: int) -> None:
     check(seed)
 

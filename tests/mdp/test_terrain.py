@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 from support.calm import changed
@@ -13,26 +14,27 @@ from support.calm import changed
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp import tiles
 from shoal.mdp.terms import Tile
-from shoal.mdp.terrain import make_terrain
+from shoal.mdp.terrain import build_on_terrain, make_terrain
 from shoal.mdp.terrain_config import TILES
 from shoal.tasks.humanoid.velocity import G1_ROUGH
 from shoal.tasks.quadruped.config import ROUGH
+from shoal.tasks.quadruped.task import RoughVelocity
 
-MIDDLE = tiles.POINTS // 2
+MIDDLE = 40
 
 
 def tile(name: str, difficulty: float, seed: int = 0, **changes: Any) -> np.ndarray:
-    """Heights of a kind's points [m]. Shape (POINTS, POINTS)."""
+    """Heights of a kind's points [m]. Shape (81, 81)."""
     term = replace(TILES[name], **changes)
     values = {each: getattr(term, each) for each in term.parameters}
-    return getattr(tiles, str(term.func))(difficulty, np.random.default_rng(seed), **values)
+    return getattr(tiles, str(term.func))(tiles.Plot(difficulty, np.random.default_rng(seed)), **values)
 
 
 @pytest.mark.parametrize("name", TILES)
 def test_a_tile_meets_its_neighbours_and_has_a_place_to_begin_on(name: str) -> None:
     for difficulty in (0.0, 1.0):
         heights = tile(name, difficulty)
-        assert heights.shape == (tiles.POINTS, tiles.POINTS)
+        assert heights.shape == (81, 81)
         assert np.isfinite(heights).all()
         if getattr(TILES[name], "border_width", 0.0):
             assert not heights[[0, 1, -2, -1]].any()
@@ -43,7 +45,7 @@ def test_a_tile_meets_its_neighbours_and_has_a_place_to_begin_on(name: str) -> N
             assert np.ptp(platform) < 1e-9
 
 
-@pytest.mark.parametrize("name", [name for name in TILES if name not in {"flat", "random_rough"}])
+@pytest.mark.parametrize("name", [name for name in TILES if name not in {"flat", "random_rough", "open_stairs"}])
 def test_a_harder_tile_is_rougher(name: str) -> None:
     roughness = [np.std([tile(name, difficulty, seed) for seed in range(4)]) for difficulty in (0.0, 0.5, 1.0)]
     assert (np.diff(roughness) > 0).all() or name in {"narrow_beams", "nested_rings", "stepping_stones"}
@@ -86,9 +88,8 @@ def test_a_kind_that_is_named_twice_has_two_columns() -> None:
     assert G1_ROUGH.terms("tiles")["hf_pyramid_slope"] == replace(TILES["hf_pyramid_slope"], slope_range=(0.0, 1.0))
 
 
-def craters(difficulty: float, rng: np.random.Generator, depth: float) -> np.ndarray:
-    del rng
-    return np.full((tiles.POINTS, tiles.POINTS), -depth * difficulty)
+def craters(plot: tiles.Plot, depth: float) -> np.ndarray:
+    return np.full(plot.away.shape, -depth * plot.difficulty)
 
 
 def test_numbers_of_a_kind_and_kinds_of_ones_own_make_the_ground() -> None:
@@ -98,9 +99,66 @@ def test_numbers_of_a_kind_and_kinds_of_ones_own_make_the_ground() -> None:
     assert make_terrain(own).heights.min() == -0.5
 
 
+def test_tiles_of_another_size_have_steps_of_the_same_size_in_smaller_cells() -> None:
+    stairs = changed(ROUGH, terrains=["pyramid_stairs"], terrain_levels=2, tile_size=6.0, horizontal_scale=0.05)
+    terrain = make_terrain(stairs)
+    assert terrain.heights.shape == (120 + 160 + 1, 240 + 160 + 1)
+    assert terrain.centers[:, 0].tolist() == [[-3.0, 0.0], [3.0, 0.0]]
+    # The harder tile, from its edge to its middle: a border of 1 m, steps of 0.3 m and 0.2 m up, a platform of 3 m.
+    row = terrain.heights[140, 200:261]
+    np.testing.assert_allclose(
+        row[[0, 19, 21, 25, 27, 31, 33, 60]], np.array([0, 0, 1, 1, 2, 2, 2, 2]) * 0.2, atol=1e-6
+    )
+
+
+def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
+    config = changed(ROUGH, terrains=["discrete_obstacles", "random_rough"], terrain_levels=3, num_patches=20)
+    terrain = make_terrain(config)
+    np.testing.assert_array_equal(terrain.heights, make_terrain(replace(config, num_patches=0)).heights)
+    away = np.abs(terrain.places - terrain.centers[:, :, None]).max(axis=-1)
+    assert (away[:, 1] == 0.0).all(), "nothing is flat there, so they begin in the middle"
+    assert (away[:, 0] <= 3.5 + 1e-9).all()
+    assert len(np.unique(terrain.places[2, 0], axis=0)) > 10
+    for x, y in terrain.places[:, 0].reshape(-1, 2):
+        column, row = np.rint((np.array([x, y]) - terrain.corner) / 0.1).astype(int)
+        assert np.ptp(terrain.heights[row - 5 : row + 6, column - 5 : column + 6]) <= 0.05 + 1e-6
+    task = walking(config)
+    for x, y in task.qpos.numpy()[:, :2]:
+        near = np.abs(terrain.places.reshape(-1, 2) - (x, y)).max(axis=1)
+        assert near.min() <= 0.5  # The event's own `spread`.
+    assert len(np.unique(task.qpos.numpy()[::2, :2].round(), axis=0)) > 4
+
+
+def test_open_stairs_are_boxes_with_air_below_that_the_scan_sees() -> None:
+    config = changed(ROUGH, terrains=["open_stairs"], terrain_levels=1)
+    terrain, model = make_terrain(config), build_on_terrain(config)
+    assert not terrain.floor.any()
+    data = mujoco.MjData(model)
+    data.qpos[0] = 50.0  # The robot is not in the way.
+    mujoco.mj_forward(model, data)
+    down, geom = np.array([0.0, 0.0, -1.0]), np.zeros(1, dtype=np.int32)
+    rng = np.random.default_rng(0)
+    for column, row in rng.integers(45, 115, (60, 2)):
+        x, y = terrain.corner[0] + 0.1 * column, terrain.corner[1] + 0.1 * row
+        if min(abs((3.75 - max(abs(x), abs(y))) % 0.8), abs(-(3.75 - max(abs(x), abs(y))) % 0.8)) > 1e-6:
+            ray = mujoco.mj_ray(model, data, np.array([x, y, 5.0]), down, None, 1, -1, geom, None)
+            assert 5.0 - ray == pytest.approx(terrain.heights[row, column], abs=1e-5)
+    # The first step is 0.05 m thick, 0.1 m high, and 0.8 m wide.
+    below = mujoco.mj_ray(model, data, np.array([3.5, 0.0, 0.04]), -down, None, 1, -1, geom, None)
+    assert below == pytest.approx(0.01)
+    np.testing.assert_allclose(terrain.heights.max(), 0.5, atol=1e-6)
+
+
+def walking(config: Any) -> Any:
+    """Build the task of the quadruped on a terrain."""
+    return RoughVelocity(config, num_envs=24, device="cpu", seed=0)
+
+
 def test_what_is_no_terrain_is_refused() -> None:
     with pytest.raises(UsageError, match=r"env.terrains is .*, but must have one or more .* 'rough', 'boxes'"):
         replace(ROUGH, terrains=("lava",))
+    with pytest.raises(UsageError, match=r"env.horizontal_scale is 1e-06, but must lie in \[0.01, 0.5\]"):
+        replace(ROUGH, horizontal_scale=1e-6)
     with pytest.raises(UsageError, match=r"env.terrains is \(\)"):
         replace(ROUGH, terrains=())
     with pytest.raises(UsageError, match=r"env.tiles.pyramid_stairs.step_width is 0.0, but must be above 0"):

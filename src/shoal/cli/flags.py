@@ -10,7 +10,7 @@ import ast
 import shlex
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +27,8 @@ OPERANDS = ("file", "a", "b")
 """Fields that are no flags: they are typed before all flags."""
 _CONFIG = "Read defaults from a file, such as <run>/params/train.yaml; repeat it for several."
 _ROOT = Path(__file__).parents[2]
+BY_PATTERN: Mapping[Any, str] = {dict[str, float]: "[PATTERN FLOAT ...]", dict[str, str]: "[PATTERN WORD ...]"}
+"""Types of mappings by pattern, and the words for their value. Each is one flag."""
 
 _hints: Callable[[type], dict[str, Any]] = cache(get_type_hints)
 
@@ -107,7 +109,7 @@ def _walk(config: DataclassInstance, prefix: str, path: tuple[tuple[type, str], 
         name, here = prefix + item.name.replace("_", "-"), (*path, (type(config), item.name))
         if is_dataclass(value) and not isinstance(value, type):
             yield from _walk(value, f"{name}.", here)
-        elif isinstance(value, dict) and value and kind != dict[str, float]:
+        elif isinstance(value, dict) and value and kind not in BY_PATTERN:
             for key, each in cast("dict[str, Any]", value).items():
                 yield Flag(name=f"{name}.{key}", kind=get_args(kind)[1], default=each, path=(*here, here[-1]))
         else:
@@ -125,8 +127,8 @@ def _word_for(kind: Any) -> str:  # noqa: ANN401  An annotation.
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Literal:
         return f"{{{','.join(map(str, inner))}}}"
-    if kind == dict[str, float]:
-        return "[PATTERN FLOAT ...]"
+    if kind in BY_PATTERN:
+        return BY_PATTERN[kind]
     if origin in (tuple, list) and inner:
         repeated = origin is list or inner[-1] is ...
         return f"[{_word_for(inner[0])} ...]" if repeated else " ".join(map(_word_for, inner))

@@ -146,9 +146,7 @@ def compare(config: CompareConfig | ComparePoliciesConfig, overrides: Overrides)
     if isinstance(config, CompareConfig):
         found = comparison.compare(config)
     else:
-        found = [
-            comparison.compare_policies(config, overrides, run_jobs, lambda verdict: print_note(verdict.text)),
-        ]
+        found = [comparison.compare_policies(config, overrides, run_jobs, lambda verdict: print_note(verdict.text))]
     if config.json:
         _print_as_json([each.to_plain() for each in found])
     else:

@@ -4,16 +4,17 @@ The task, or a saved configuration, has the defaults; flags override them. tyro 
 the configuration. Arguments that contradict each other, or name what does not exist, raise a UsageError.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import tyro
 from tyro import _errors  # pyright: ignore[reportPrivateUsage]  tyro has no other way to one's own error lines.
 
-from shoal.cli.flags import OPERANDS, flags_of
+from shoal.cli.flags import BY_PATTERN, OPERANDS, flags_of
 from shoal.cli.habits import unknown_words
 from shoal.cli.help import HELP_FLAGS, flags_of_command, print_help
 from shoal.cli.registry import COMMANDS, Command, load
@@ -109,26 +110,27 @@ def _with_defaults_of(default: Any, message: str) -> str:  # noqa: ANN401  A con
 
 
 _PATTERNS = tyro.constructors.ConstructorRegistry()
-"""Makes tyro read a ``dict[str, float]`` from one flag, which replaces all of it: it has one for each key otherwise."""
+"""Makes tyro read a mapping by pattern from one flag, which replaces all of it: it has one for each key otherwise."""
 
 
 @_PATTERNS.primitive_rule  # pyright: ignore[reportUnknownMemberType]
-def _numbers_by_pattern(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[dict[str, float]] | None:  # noqa: ANN401
-    if info.type != dict[str, float]:
+def _values_by_pattern(info: Any) -> tyro.constructors.PrimitiveConstructorSpec[dict[str, Any]] | None:  # noqa: ANN401
+    if info.type not in BY_PATTERN:
         return None
+    _, kind = get_args(info.type)
     return tyro.constructors.PrimitiveConstructorSpec(
         nargs="*",
-        metavar="[PATTERN FLOAT ...]",
-        instance_from_str=_pairs_in,
+        metavar=BY_PATTERN[info.type],
+        instance_from_str=partial(_pairs_in, kind),
         is_instance=lambda value: isinstance(value, dict),
         str_from_instance=lambda value: [str(word) for pair in value.items() for word in pair],
     )
 
 
-def _pairs_in(words: list[str]) -> dict[str, float]:
+def _pairs_in(kind: Callable[[str], Any], words: list[str]) -> dict[str, Any]:
     if len(words) % 2:
-        raise ValueError(f"{len(words)} words, but patterns and numbers in turn are needed")
-    return {pattern: float(number) for pattern, number in zip(words[::2], words[1::2], strict=True)}
+        raise ValueError(f"{len(words)} words, but patterns and values in turn are needed")
+    return {pattern: kind(value) for pattern, value in zip(words[::2], words[1::2], strict=True)}
 
 
 def split_task(arguments: Sequence[str], command: Command) -> tuple[str | None, list[str]]:

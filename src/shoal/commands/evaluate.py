@@ -123,9 +123,7 @@ def watch(
     if not run.train_yaml.is_file():
         raise UsageError(f"--watch {run.path} is no run: pass the directory of a training, below --log-root.")
     config = replace(
-        config,
-        watch=None,
-        out=config.out or str(Path(config.log_root, "evaluations", f"{run.experiment}_{run.name}")),
+        config, watch=None, out=config.out or str(Path(config.log_root, "evaluations", f"{run.experiment}_{run.name}"))
     )
     seen: set[Checkpoint] = set()
     while True:

@@ -30,6 +30,7 @@ from shoal.config.plain import to_plain as to_plain
 from shoal.config.rl_games import RlGamesConfig as RlGamesConfig
 from shoal.config.rsl_rl import DistillationConfig as DistillationConfig
 from shoal.config.rsl_rl import RslRlConfig as RslRlConfig
+from shoal.config.rsl_rl import ppo as ppo
 from shoal.config.skrl import SkrlConfig as SkrlConfig
 from shoal.config.skrl import SkrlJaxConfig as SkrlJaxConfig
 from shoal.config.train import TrainConfig as TrainConfig

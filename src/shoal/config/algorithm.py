@@ -16,18 +16,7 @@ from shoal.config.checks import WIDTH, Config, Rule, above, at_least, check, eac
 from shoal.errors import UsageError
 
 Activation = Literal[
-    "elu",
-    "selu",
-    "relu",
-    "crelu",
-    "lrelu",
-    "tanh",
-    "sigmoid",
-    "softplus",
-    "gelu",
-    "swish",
-    "mish",
-    "identity",
+    "elu", "selu", "relu", "crelu", "lrelu", "tanh", "sigmoid", "softplus", "gelu", "swish", "mish", "identity"
 ]
 """Names of activation functions that rsl_rl knows; its "crelu" is torch's CELU."""
 

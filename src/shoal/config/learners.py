@@ -13,7 +13,7 @@ from shoal.errors import UsageError, did_you_mean
 from shoal.user_code import find_class
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LearnerSpec:
     """One learner: its defaults, and where it is built."""
 
@@ -39,37 +39,18 @@ class LearnerSpec:
             )
 
 
+_SKRL = "shoal.learn.skrl.library:build"
 LEARNERS = {
     spec.name: spec
     for spec in (
-        LearnerSpec(name="rsl_rl", config=RslRlConfig(), builder="shoal.learn.rsl_rl.learner:RslRlLearner"),
+        LearnerSpec("rsl_rl", RslRlConfig(), "shoal.learn.rsl_rl.learner:RslRlLearner"),
+        LearnerSpec("distillation", DistillationConfig(), "shoal.learn.rsl_rl.distillation:DistillationLearner"),
+        LearnerSpec("grpo", GrpoConfig(), "shoal.learn.grpo:GrpoLearner"),
+        LearnerSpec("fast_sac", FastSacConfig(), "shoal.learn.fast_sac:FastSacLearner"),
+        LearnerSpec("skrl", SkrlConfig(), _SKRL, "skrl", ("skrl", "gymnasium")),
+        LearnerSpec("skrl_jax", SkrlJaxConfig(), _SKRL, "skrl-jax", ("skrl", "gymnasium", "jax", "flax", "optax")),
         LearnerSpec(
-            name="distillation",
-            config=DistillationConfig(),
-            builder="shoal.learn.rsl_rl.distillation:DistillationLearner",
-        ),
-        LearnerSpec(name="grpo", config=GrpoConfig(), builder="shoal.learn.grpo:GrpoLearner"),
-        LearnerSpec(name="fast_sac", config=FastSacConfig(), builder="shoal.learn.fast_sac:FastSacLearner"),
-        LearnerSpec(
-            name="skrl",
-            config=SkrlConfig(),
-            builder="shoal.learn.skrl.library:build",
-            extra="skrl",
-            packages=("skrl", "gymnasium"),
-        ),
-        LearnerSpec(
-            name="skrl_jax",
-            config=SkrlJaxConfig(),
-            builder="shoal.learn.skrl.library:build",
-            extra="skrl-jax",
-            packages=("skrl", "gymnasium", "jax", "flax", "optax"),
-        ),
-        LearnerSpec(
-            name="rl_games",
-            config=RlGamesConfig(),
-            builder="shoal.learn.rl_games.learner:RlGamesLearner",
-            extra="rl-games",
-            packages=("rl_games",),
+            "rl_games", RlGamesConfig(), "shoal.learn.rl_games.learner:RlGamesLearner", "rl-games", ("rl_games",)
         ),
     )
 }
@@ -90,7 +71,7 @@ def resolve_learner(name: str) -> LearnerSpec:
                 f"The learner {name} has no {' and no '.join(missing)}: define what `shoal.learn.learner.Learner` "
                 "leaves to its subclasses."
             )
-        return LearnerSpec(name=name, config=getattr(found, "config"), builder=f"{path}:{found.__name__}")  # noqa: B009
+        return LearnerSpec(name, getattr(found, "config"), f"{path}:{found.__name__}")  # noqa: B009
     if name not in LEARNERS:
         raise UsageError(
             f"There is no learner '{name}'.{did_you_mean(name, LEARNERS)} Pass one of {', '.join(LEARNERS)}, or "

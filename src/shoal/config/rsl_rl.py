@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from shoal.config.agent import AgentConfig
@@ -106,6 +106,29 @@ class RslRlConfig(AgentConfig):
         """Return the size of a mini-batch, and the number of samples of a worker that rsl_rl leaves out."""
         rest = num_envs * self.num_steps_per_env % self.algorithm.num_mini_batches
         return AgentConfig.plan_entries(self, num_envs) | ({"samples_left_out": rest} if rest else {})
+
+
+def ppo(
+    *hidden_dims: int,
+    init_std: float = 1.0,
+    std_range: tuple[float, float] | None = None,
+    steps: int = 24,
+    privileged: bool = False,
+    **algorithm: Any,  # noqa: ANN401  Fields of `PpoConfig`.
+) -> RslRlConfig:
+    """Return rsl_rl's PPO with an actor, whose actions are normally distributed, and a critic like it.
+
+    One that is `privileged` observes the group `critic`. An iteration has so many `steps` of each environment.
+    """
+    critic = ModelConfig(hidden_dims=hidden_dims, obs_normalization=True)
+    drawn = DistributionConfig(class_name="GaussianDistribution", init_std=init_std, std_range=std_range)
+    return RslRlConfig(
+        num_steps_per_env=steps,
+        obs_groups={"actor": ("policy",), "critic": ("critic" if privileged else "policy",)},
+        actor=replace(critic, distribution=drawn),
+        critic=critic,
+        algorithm=PpoConfig(**algorithm),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

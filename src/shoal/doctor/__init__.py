@@ -20,24 +20,10 @@ from shoal.tasks import registry
 _Check = Callable[[DoctorContext], Iterable[Finding]]
 
 CHECKS: tuple[_Check, ...] = (
-    node.python,
-    node.packages,
-    node.commands,
-    node.mjlab,
-    node.language,
-    node.variables,
-    node.cores,
-    node.open_files,
-    node.task,
-    node.network,
-    node.driver,
-    node.gpus,
-    node.torch,
-    node.verified,
-    node.links,
-    node.kernels,
-    communication.gloo,
-    communication.nccl,
+    *(node.python, node.packages, node.commands, node.mjlab, node.language, node.variables),
+    *(node.cores, node.open_files, node.task, node.network),
+    *(node.driver, node.gpus, node.torch, node.verified, node.links, node.kernels),
+    *(communication.gloo, communication.nccl),
 )
 """All checks, in the order in which they are reported."""
 

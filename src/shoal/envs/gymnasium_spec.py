@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import BaseEnvConfig, DistributionConfig, RslRlConfig, ppo
 from shoal.config.checks import at_least
 from shoal.errors import UsageError, did_you_mean
 from shoal.tasks.registry import TaskSpec, require_extra
@@ -35,19 +35,11 @@ def spec_of(env_id: str) -> TaskSpec:
         UsageError: There is no such environment, or its actions or observations are of a kind that no learner has.
     """
     require_extra("gymnasium")
-    space = _action_space(env_id)
-    layers = (64, 64)
     return TaskSpec(
         name=f"gym:{env_id}",
         summary=f"{env_id} of Gymnasium.",
         env=GymConfig(env_id=env_id),
-        agent=RslRlConfig(
-            num_steps_per_env=128,
-            actor=ModelConfig(hidden_dims=layers, obs_normalization=True, distribution=_distribution(env_id, space)),
-            critic=ModelConfig(hidden_dims=layers, obs_normalization=True),
-            # The bound on the critic's change is in units of the return, which may be hundreds.
-            algorithm=PpoConfig(num_mini_batches=8, entropy_coef=0.01, use_clipped_value_loss=False),
-        ),
+        agent=_agent_for(env_id, _action_space(env_id)),
         num_envs=32,
         max_iterations=300,
         builder="shoal.envs.gymnasium_env:GymEnv",
@@ -72,14 +64,16 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
     return env.action_space
 
 
-def _distribution(env_id: str, space: gymnasium.Space[Any]) -> DistributionConfig:
-    """Return the distribution of actions for a space."""
+def _agent_for(env_id: str, space: gymnasium.Space[Any]) -> RslRlConfig:
+    """Return a learner whose actions are distributed as a space has them."""
     from gymnasium import spaces
 
+    # The bound on the critic's change is in units of the return, which may be hundreds.
+    agent = ppo(64, 64, init_std=0.5, steps=128, num_mini_batches=8, use_clipped_value_loss=False)
     if isinstance(space, spaces.Discrete):
-        return DistributionConfig(class_name=CATEGORICAL)
+        return replace(agent, actor=replace(agent.actor, distribution=DistributionConfig(class_name=CATEGORICAL)))
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
-        return DistributionConfig(class_name="GaussianDistribution", init_std=0.5)
+        return agent
     raise UsageError(
         f"gym:{env_id} has actions of the kind {type(space).__name__}, which no learner has: wrap it, so that they are "
         "Discrete, MultiDiscrete, MultiBinary or a Box."

@@ -105,15 +105,8 @@ def _cells(number: int, group: Mapping[str, Any], summary: Mapping[str, Any] | N
     succeeded = "-" if success is None else _interval(success, "rate", ".1%")
     at_reset = f", {summary['met_at_reset']} at reset left out" if summary["met_at_reset"] else ""
     ended = ", ".join(f"{count} {how}" for how, count in summary["ended"].items())
-    length = or_dash(summary["length"]["mean"], ".4g")
-    return [
-        *known,
-        summary["episodes"],
-        _interval(returns, "mean", ".4g") + left_out,
-        length,
-        succeeded + at_reset,
-        ended,
-    ]
+    returned, length = _interval(returns, "mean", ".4g") + left_out, or_dash(summary["length"]["mean"], ".4g")
+    return [*known, summary["episodes"], returned, length, succeeded + at_reset, ended]
 
 
 def _plot(rows: Sequence[tuple[int, Mapping[str, float]]]) -> str:

@@ -44,12 +44,7 @@ _RETRY_ELSEWHERE_S = 10.0
 
 
 def run_jobs(
-    plan: EvaluatePlan,
-    world: World,
-    *,
-    stop: StopRequests,
-    store: Callable[[], Store] | None,
-    threads: int,
+    plan: EvaluatePlan, world: World, *, stop: StopRequests, store: Callable[[], Store] | None, threads: int
 ) -> None:
     """Run parts of the queue as one rank, until all jobs are finished or failed.
 
@@ -64,8 +59,7 @@ def run_jobs(
         isolated(world.device, threads=threads, beat=world.beat),
         process_group(world, backend=plan.backend, store=store, timeout=timeout),
     ):
-        worker = _Worker(plan, ledger, world, stop)
-        worker.run()
+        _Worker(plan, ledger, world, stop).run()
 
 
 class _Worker:

@@ -71,10 +71,7 @@ _OF_RANK_0 = ("resume", "teacher")
 def joined(
     plan: Plan, rank: Rank, abort: Callable[[ShoalError], None]
 ) -> Generator[
-    tuple[
-        Callable[[Callable[[], Path]], Path],
-        Callable[[Plan, ProgressReporter, StopRequests], list[WorkerReport]],
-    ]
+    tuple[Callable[[Callable[[], Path]], Path], Callable[[Plan, ProgressReporter, StopRequests], list[WorkerReport]]]
 ]:
     """Meet the other ranks; yield what agrees on the run directory, and what runs this rank.
 

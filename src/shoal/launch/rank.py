@@ -80,10 +80,7 @@ def enter(sent: str) -> None:
     node = read_workers(json.loads(sent))
     local_rank = int(os.environ["LOCAL_RANK"])  # Set by torchrunx, whose launcher knows this node only.
     rank = Rank(
-        rank=node.ranks[local_rank],
-        local_rank=local_rank,
-        world_size=node.world_size,
-        local_world_size=len(node.ranks),
+        rank=node.ranks[local_rank], local_rank=local_rank, world_size=node.world_size, local_world_size=len(node.ranks)
     )
     os.environ |= {"RANK": str(rank.rank), "WORLD_SIZE": str(rank.world_size)}
     scratch = Path(node.scratch or "")

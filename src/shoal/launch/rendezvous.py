@@ -14,12 +14,12 @@ import shutil
 import socket
 import stat
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,16 @@ from shoal.files import Folder
 from shoal.launch.reaper import OWNER, locked_by, own_scratch, sweep_abandoned
 from shoal.machine.network import answers
 from shoal.plan.ranks import Rank, launcher_of, read_task
-from shoal.timing import ACKNOWLEDGE_S, FOREVER_S, POLL_S, SHARED_DISK_S, STATUS_ANSWER_S, STORE_ANSWER_S, wait_for
+from shoal.timing import (
+    ACKNOWLEDGE_S,
+    FOREVER_S,
+    POLL_S,
+    SHARED_DISK_S,
+    STATUS_ANSWER_S,
+    STORE_ANSWER_S,
+    in_background,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from torch.distributed import Store, TCPStore
@@ -157,24 +166,14 @@ class Rendezvous:
                 "whether a firewall is in between. Export MASTER_ADDR and MASTER_PORT before srun to meet "
                 "elsewhere; --startup-timeout waits longer. Unset SLURM_STEP_ID if srun did not start this process."
             )
-        found: list[Store | RuntimeError] = []
-
-        def connect() -> None:
-            try:
-                found.append(TCPStore(self.host, self.port, is_master=False, timeout=_CONNECT))
-            except RuntimeError as error:
-                found.append(error)
-
-        thread = threading.Thread(target=connect, name="rendezvous", daemon=True)
-        thread.start()
-        thread.join(ACKNOWLEDGE_S)
-        store = found[0] if found else None
-        if store is None or isinstance(store, RuntimeError):
+        connect = partial(TCPStore, self.host, self.port, is_master=False, timeout=_CONNECT)
+        try:
+            return in_background(connect, "rendezvous").result(ACKNOWLEDGE_S)
+        except (RuntimeError, TimeoutError) as error:
             raise UsageError(
                 f"What answers on port {self.port} of {self.host} is no store of rank 0's: export another MASTER_PORT "
                 "before srun."
-            ) from store
-        return store
+            ) from error
 
     def connect(self, secret: str | None) -> SignedStore:
         """Open one more connection to the store, for status: its requests fail soon without an answer."""

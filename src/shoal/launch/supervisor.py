@@ -46,10 +46,7 @@ class Supervisor:
     """One launch: starts the nodes, follows their status until all have ended, and decides the outcome."""
 
     def __init__(self, plan: Plan, nodes: Sequence[Node], reporter: ProgressReporter, stop: StopRequests) -> None:
-        self.plan = plan
-        self.nodes = nodes
-        self.reporter = reporter
-        self.stop = stop
+        self.plan, self.nodes, self.reporter, self.stop = plan, nodes, reporter, stop
         self.statuses: list[tuple[Node, NodeStatus]] = []
         self.alive: set[int] = set()  # Ranks that run, without those of a lost node, which are not waited for.
         self.unseen: list[int] = []  # Ranks that have shown no sign of life yet.

@@ -7,9 +7,10 @@ waits for it: none is left out.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from shoal.learn.checkpoints import Snapshot, remove_rank_files, write_snapshot
 from shoal.learn.groups import World
 from shoal.plan.checkpoints import to_drop, to_strip
 from shoal.plan.rundir import RunDir
+from shoal.timing import in_background
 
 logger = logging.getLogger(__name__)
 
@@ -37,48 +39,36 @@ class CheckpointWriter:
     def __init__(
         self, run: RunDir, world: World, config: TrainConfig, transfer: CheckpointTransfer | None = None
     ) -> None:
-        self._transfer = transfer
-        self._run = run
-        self._world = world
-        self._config = config
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._run, self._world, self._config, self._transfer = run, world, config, transfer
+        self._writing: Future[None] | None = None
 
     def save(self, snapshot: Snapshot) -> None:
         """Copy a snapshot, and write it while the training continues."""
         self.wait()
         state = {"learner": snapshot.learner, "rank_state": snapshot.rank_state}
         copies = start_host_copy(state, self._world.device)
-        self._thread = threading.Thread(
-            target=self._write, args=(snapshot, copies), name=f"checkpoint {snapshot.iteration}", daemon=True
-        )
-        self._thread.start()
+        self._writing = in_background(partial(self._write, snapshot, copies), f"checkpoint {snapshot.iteration}")
 
     def wait(self) -> None:
         """Wait until the last snapshot is on the disk."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        self.check()
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def check(self) -> None:
         """Raise the error of the background thread, once."""
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._writing is not None and self._writing.done():
+            self.wait()
 
     def close(self) -> None:
         """Wait at most `CLOSE_S` for an unfinished checkpoint; never raises."""
-        if self._thread is not None:
-            self._thread.join(CLOSE_S)
+        if self._writing is not None:
+            wait([self._writing], CLOSE_S)
 
     def _write(self, snapshot: Snapshot, copies: Callable[[], Any]) -> None:
-        try:
-            write_snapshot(self._run, replace(snapshot, **copies()), self._transfer)
-            if self._world.is_first:
-                self._drop_old()
-        except BaseException as error:  # noqa: BLE001  The training's thread raises it.
-            self._error = error
+        write_snapshot(self._run, replace(snapshot, **copies()), self._transfer)
+        if self._world.is_first:
+            self._drop_old()
 
     def _drop_old(self) -> None:
         """Remove checkpoints and rank files that are no longer kept. A checkpoint is renamed to a hidden name first.

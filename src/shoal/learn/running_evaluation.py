@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Callable
-from concurrent.futures import CancelledError, Future, wait
-from threading import Thread
+from concurrent.futures import CancelledError, wait
 
 from shoal.heartbeat import Heartbeat
 from shoal.learn.metrics import Row
 from shoal.learn.statistics import EVALUATION_RETURN
-from shoal.timing import POLL_S
+from shoal.timing import POLL_S, in_background
 
 _CANCEL_S = 2.0
 """How long a cancelled evaluation may take to end [s]: the steps that are queued on the device."""
@@ -19,17 +18,9 @@ class RunningEvaluation:
 
     def __init__(self, evaluate: Callable[[Callable[[], None]], Row]) -> None:
         """Begin. `evaluate` gets a function to call after each step, which raises when the evaluation is cancelled."""
-        self._end: Future[Row] = Future()
         self._steps = 0
         self._is_cancelled = False
-        self._thread = Thread(target=self._run, args=(evaluate,), name="evaluation", daemon=True)
-        self._thread.start()
-
-    def _run(self, evaluate: Callable[[Callable[[], None]], Row]) -> None:
-        try:
-            self._end.set_result(evaluate(self._count_step))
-        except BaseException as error:  # noqa: BLE001  The training's thread raises it.
-            self._end.set_exception(error)
+        self._end = in_background(lambda: evaluate(self._count_step), "evaluation")
 
     def _count_step(self) -> None:
         self._steps += 1
@@ -54,7 +45,7 @@ class RunningEvaluation:
     def cancel(self) -> None:
         """End it after its present step, without metrics, unless it has ended."""
         self._is_cancelled = True
-        self._thread.join(_CANCEL_S)
+        wait([self._end], _CANCEL_S)
 
     def metrics(self) -> Row:
         """Return the metrics once it is done, or raise what it raised. None were measured if it was cancelled."""

@@ -67,10 +67,7 @@ class _Videos:
     """Records a trajectory every `interval` steps, and starts a renderer for one at a time."""
 
     def __init__(self, recorder: Recorder, run: RunDir, interval: int, gl: str) -> None:
-        self._recorder = recorder
-        self._run = run
-        self._interval = interval
-        self._gl = gl
+        self._recorder, self._run, self._interval, self._gl = recorder, run, interval, gl
         self._first_step: int | None = None  # Of the trajectory that is being recorded.
         self._video: VideoProcess | None = None
         self._warned = False

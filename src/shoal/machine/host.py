@@ -8,14 +8,16 @@ import platform
 import re
 import socket
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from shoal.provenance import installed_version
+from shoal.timing import in_background
 
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 """Mount point of control groups."""
@@ -145,18 +147,10 @@ def why_unresolved(name: str) -> str | None:
 
     The resolver has no time limit of its own, so it runs in a thread, which is abandoned when it takes too long.
     """
-    answer: list[str | None] = []
-
-    def resolve() -> None:
-        try:
-            socket.getaddrinfo(name, None)
-            answer.append(None)
-        except OSError as error:
-            answer.append((error.strerror or str(error)).rstrip("."))
-        except UnicodeError:  # a label that is empty or too long
-            answer.append("it is no host name")
-
-    thread = threading.Thread(target=resolve, name=f"resolve {name}", daemon=True)
-    thread.start()
-    thread.join(RESOLVE_S)
-    return answer[0] if answer else f"no answer within {RESOLVE_S:g} s"
+    answer = in_background(partial(socket.getaddrinfo, name, None), f"resolve {name}")
+    if not wait([answer], RESOLVE_S).done:
+        return f"no answer within {RESOLVE_S:g} s"
+    error = answer.exception()
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).rstrip(".")
+    return "it is no host name" if error else None  # A label that is empty or too long.

@@ -17,57 +17,39 @@ KINDS = {
     "position": "position actuators without a time constant",
     "velocity": "velocity actuators without a time constant",
     "effort": "motors without a time constant",
+    "muscle": "muscles",
     "ctrlrange": "actuators with a ctrlrange",
     "forcerange": "actuators with a forcerange",
 }
 """What a term may need of an actuator, in words."""
 
 
-def is_position_actuator(actuator: Any) -> bool:
-    """Whether the control of an actuator, of a spec or a model, is the angle to go to, times its gear."""
-    return bool(
-        _is_plain(actuator)
-        and actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE
-        and actuator.gainprm[0] == -actuator.biasprm[1] != 0.0
-        and actuator.biasprm[0] == 0.0
-    )
+def kind_of_control(actuator: Any) -> str:
+    """Return what the control of an actuator, of a spec or a model, is: a `position`, `velocity` or `effort`.
 
-
-def is_motor(actuator: Any) -> bool:
-    """Whether the control of an actuator, of a spec or a model, is a force, times its gain."""
-    return bool(_is_plain(actuator) and actuator.biastype == mujoco.mjtBias.mjBIAS_NONE)
-
-
-def _is_plain(actuator: Any) -> bool:
-    """Whether an actuator's force is a constant times its control, and a bias: its control is not filtered."""
-    return bool(
-        actuator.gaintype == mujoco.mjtGain.mjGAIN_FIXED
-        and actuator.dyntype == mujoco.mjtDyn.mjDYN_NONE
-        and actuator.gainprm[0] != 0.0
-    )
+    Each is times its gear, or of a motor its gain. It is `muscle` for an excitation, and empty for others.
+    """
+    if actuator.gaintype == mujoco.mjtGain.mjGAIN_MUSCLE:
+        return "muscle"
+    gain, (constant, at_position, at_speed) = actuator.gainprm[0], actuator.biasprm[:3]
+    is_filtered = actuator.dyntype != mujoco.mjtDyn.mjDYN_NONE
+    if actuator.gaintype != mujoco.mjtGain.mjGAIN_FIXED or is_filtered or not gain:
+        return ""
+    if actuator.biastype == mujoco.mjtBias.mjBIAS_NONE:
+        return "effort"
+    if actuator.biastype != mujoco.mjtBias.mjBIAS_AFFINE or constant:
+        return ""
+    return "position" if gain == -at_position else "velocity" if gain == -at_speed and not at_position else ""
 
 
 def kinds_of(model: mujoco.MjModel, index: int) -> set[str]:
     """Return which of `KINDS` an actuator is."""
-    actuator = model.actuator(index)
-    gain, bias = actuator.gainprm[0], actuator.biasprm[:3]
-    holds = {
-        "position": is_position_actuator(actuator) or _is_dc_position_actuator(model, index),
-        "velocity": _is_plain(actuator) and gain == -bias[2] and not bias[:2].any(),
-        "effort": is_motor(actuator),
-        "ctrlrange": model.actuator_ctrllimited[index],
-        "forcerange": model.actuator_forcelimited[index],
-    }
-    return {kind for kind, is_so in holds.items() if is_so}
-
-
-def _is_dc_position_actuator(model: mujoco.MjModel, index: int) -> bool:
-    """Whether an actuator is a DC motor without further state, whose control is a position."""
-    return bool(
-        model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR
-        and model.actuator_ctrlspec[index] == mujoco.mjtCtrlInput.mjINPUT_POS
-        and not model.actuator_actnum[index]
-    )
+    kind = kind_of_control(model.actuator(index))
+    is_to_position = model.actuator_ctrlspec[index] == mujoco.mjtCtrlInput.mjINPUT_POS
+    if model.actuator_gaintype[index] == mujoco.mjtGain.mjGAIN_DCMOTOR and not model.actuator_actnum[index]:
+        kind = "position" if is_to_position else ""  # A DC motor without further state.
+    limited = {"ctrlrange": model.actuator_ctrllimited[index], "forcerange": model.actuator_forcelimited[index]}
+    return {kind} | {name for name, is_so in limited.items() if is_so}
 
 
 def acts_on_scalar_joint(model: mujoco.MjModel, index: int) -> bool:
@@ -82,7 +64,8 @@ def joint_gains(model: mujoco.MjModel, actuators: Sequence[int]) -> tuple[np.nda
     are `NO_LIMIT` where there is none.
     """
     is_dc_motor = model.actuator_gaintype[actuators] == mujoco.mjtGain.mjGAIN_DCMOTOR
-    gain, bias = model.actuator_gainprm[actuators], model.actuator_biasprm[actuators]
+    is_affine = model.actuator_biastype[actuators] == mujoco.mjtBias.mjBIAS_AFFINE
+    gain, bias = model.actuator_gainprm[actuators], model.actuator_biasprm[actuators] * is_affine[:, None]
     gear, joints = model.actuator_gear[actuators, 0], model.actuator_trnid[actuators, 0]
     own = _limits(model.actuator_forcerange[actuators] * gear[:, None], model.actuator_forcelimited[actuators])
     of_joint = _limits(model.jnt_actfrcrange[joints], model.jnt_actfrclimited[joints])
@@ -99,7 +82,7 @@ def joint_targets(model: mujoco.MjModel, actuators: Sequence[int]) -> np.ndarray
     Of a position actuator they are positions or speeds [rad or m, rad/s or m/s], and of a motor torques [N m or N].
     """
     gear, gain = model.actuator_gear[actuators, 0], model.actuator_gainprm[actuators, 0]
-    is_of_motor = [is_motor(model.actuator(index)) for index in actuators]
+    is_of_motor = ["effort" in kinds_of(model, index) for index in actuators]
     factors = np.where(is_of_motor, gear * gain, 1.0 / gear)
     return _limits(model.actuator_ctrlrange[actuators] * factors[:, None], model.actuator_ctrllimited[actuators])
 

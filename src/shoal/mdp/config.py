@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, make_dataclass, replace
-from typing import Any, ClassVar, Self, TypeVar, cast
+from math import inf
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
@@ -145,6 +146,14 @@ class TermsConfig(MujocoConfig):
         return own | {"observations": {name: members(each) for name, each in own["observations"].items()}}
 
 
+_AT_LEAST_0 = "be 0 or more and finite for each pattern"
+_Numbers = Annotated[dict[str, float], Rule(_AT_LEAST_0, lambda values: all(0 <= x < inf for x in values.values()))]
+_ACTUATORS = Rule(
+    "have one of 'position', 'velocity', 'effort', 'muscle' and 'none' for each pattern",
+    lambda kinds: {*kinds.values()} <= {"position", "velocity", "effort", "muscle", "none"},
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RobotConfig(TermsConfig):
     """Base of the configuration of a task with a robot that its user may replace, see `shoal.mdp.robots`."""
@@ -162,21 +171,28 @@ class RobotConfig(TermsConfig):
     """Keyframe of the first state, and of the joint positions at action 0."""
     pose: dict[str, float] = field(default_factory=dict[str, float])
     """Joint positions by pattern of their names, instead of the keyframe [rad]; of two that match, the last."""
-    kp: dict[str, float] = field(default_factory=dict[str, float])
+    actuators: Annotated[dict[str, str], _ACTUATORS] = field(default_factory=dict[str, str])
+    """Kinds of actuators by pattern of joints, instead of position actuators: `position`, `velocity`, `effort`,
+    `muscle`, or `none` for a passive joint. A pattern that matches no joint is of tendons, or else of sites."""
+    stiffness: _Numbers = field(default_factory=dict[str, float])
     """Stiffness of position actuators by pattern of their joints [N m/rad]. Where none matches: the model's, or for a
     motor 1.5 times its largest torque."""
-    kd: dict[str, float] = field(default_factory=dict[str, float])
-    """Damping of position actuators by pattern of their joints [N m s/rad]. Where none matches: the model's, or 0.025 s
-    * kp."""
-    torque: dict[str, float] = field(default_factory=dict[str, float])
-    """Largest torque of position actuators by pattern of their joints [N m], instead of the model's."""
-    saturation_effort: dict[str, float] = field(default_factory=dict[str, float])
+    damping: _Numbers = field(default_factory=dict[str, float])
+    """Damping of position and velocity actuators by pattern of their joints [N m s/rad]. Where none matches: the
+    model's, or for a motor 0.025 s times the stiffness."""
+    effort_limit: _Numbers = field(default_factory=dict[str, float])
+    """Largest torque of actuators by pattern of their joints [N m], instead of the model's; peak force of muscles."""
+    saturation_effort: _Numbers = field(default_factory=dict[str, float])
     """Torque at rest that DC motors are capable of, by pattern of their joints [N m]: together with `velocity_limit`,
-    the torque-speed curve. `torque` limits what is used of it."""
-    velocity_limit: dict[str, float] = field(default_factory=dict[str, float])
+    the torque-speed curve. `effort_limit` limits what is used of it."""
+    velocity_limit: _Numbers = field(default_factory=dict[str, float])
     """Speed at which DC motors have no torque left, by pattern of their joints [rad/s]."""
-    armature: dict[str, float] = field(default_factory=dict[str, float])
+    armature: _Numbers = field(default_factory=dict[str, float])
     """Reflected inertia of motors by pattern of their joints [kg m²], instead of the model's."""
+    frictionloss: _Numbers = field(default_factory=dict[str, float])
+    """Dry friction by pattern of joints [N m], instead of the model's."""
+    viscous_damping: _Numbers = field(default_factory=dict[str, float])
+    """Passive damping by pattern of joints [N m s/rad], instead of the model's."""
 
 
 def _merged(own: Mapping[str, Any], changes: Any) -> dict[str, Any]:

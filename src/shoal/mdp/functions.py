@@ -24,12 +24,14 @@ def values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, A
     return {name: getattr(term, name, default) for name, default in known.items()}
 
 
-def named_function(func: str, library: str, path: str, kind: type) -> Any:
-    """Return a function of some kind by its name in `shoal.mdp.<library>`, or by ``module:function``.
+def named_function(func: Any, library: str, path: str, kind: type) -> Any:
+    """Return a function of some kind by its name in `shoal.mdp.<library>`, or by ``module:function``; or itself.
 
     Raises:
         UsageError: There is none of that name.
     """
+    if not isinstance(func, str):
+        return func
     if ":" in func:
         try:
             return load(func)
@@ -55,8 +57,7 @@ def find_function(func: Any, library: str, path: str) -> Any:
     Raises:
         ShoalError: There is none of that name.
     """
-    if isinstance(func, str):
-        func = named_function(func, library, path, wp.Function)
+    func = named_function(func, library, path, wp.Function)
     if not isinstance(func, wp.Function) and not (library in _TORCH and inspect.isfunction(func)):
         must = "a wp.func or a function on torch tensors" if library in _TORCH else "a wp.func"
         raise ShoalError(f"{path} is {func!r}, but must be {must}.")

@@ -64,23 +64,20 @@ def changed(usual: float, drawn: float, operation: Operation) -> float:
     return drawn
 
 
-_INDICES: dict[str, tuple[str, Any]] = {
-    "body": ("bodies", BodyIds),
-    "site": ("sites", SiteIds),
-    "tendon": ("tendons", TendonIds),
-    "pair": ("pairs", PairIds),
-    "cam": ("cameras", CameraIds),
-    "light": ("lights", LightIds),
-    "mat": ("materials", MaterialIds),
-}
 _KINDS: dict[str, tuple[str, Any, str]] = {
-    **{word: (objects, annotation, f"{objects}[i]") for word, (objects, annotation) in _INDICES.items()},
-    "geom": ("geoms", Geoms, "geoms[i].index"),
-    "dof": ("joints", Joints, "joints[i].dof"),
-    "jnt": ("joints", Joints, "joints[i].index"),
-    "qpos0": ("joints", Joints, "joints[i].qpos"),
+    "body": ("bodies", BodyIds, ""),
+    "site": ("sites", SiteIds, ""),
+    "tendon": ("tendons", TendonIds, ""),
+    "pair": ("pairs", PairIds, ""),
+    "cam": ("cameras", CameraIds, ""),
+    "light": ("lights", LightIds, ""),
+    "mat": ("materials", MaterialIds, ""),
+    "geom": ("geoms", Geoms, ".index"),
+    "dof": ("joints", Joints, ".dof"),
+    "jnt": ("joints", Joints, ".index"),
+    "qpos0": ("joints", Joints, ".qpos"),
 }
-"""By the first word of a field: the parameter that selects its objects, its annotation, and the row of each."""
+"""By the first word of a field: the parameter that selects its objects, its annotation, and the member with the row."""
 
 _NUMBERS = """def {field}(state: Any, env: int, {objects}: Selected, ranges: wp.vec2, {axes}
         operation: Operation = {operation}, distribution: Distribution = 0, shared_random: bool = False{more}) -> None:
@@ -116,8 +113,9 @@ def _declare(
     what: str, field: str, *names: str, axes: Any = (), operation: int = ABS, needs: Any = (), then: str = ""
 ) -> None:
     """Make the function of a field: of a quaternion, of one number, or of several, of which it draws `axes`."""
-    parameter, annotation, row = _KINDS[field.partition("_")[0]]
-    words = {"what": what, "field": field, "objects": parameter, "row": row, "operation": operation}
+    parameter, annotation, member = _KINDS[field.partition("_")[0]]
+    words = {"what": what, "field": field, "objects": parameter, "operation": operation}
+    words["row"] = f"{parameter}[i]{member}"
     words |= {"parts": 1, "axes": "", "axis": "", "more": ", isotropic: bool = False" if then else ""}
     scope = globals() | {"Selected": Annotated[annotation, *needs] if needs else annotation}
     if axes:

@@ -40,11 +40,8 @@ from shoal.mdp.needs import columns
 @wp.func
 def error_lin_vel(state: Any, env: int, command: CommandColumn) -> float:
     """Return the distance of the base's horizontal velocity from its command [m/s]."""
-    wanted = command_at(state, env, command)
-    actual = base_lin_vel(state, env)
-    return wp.sqrt(
-        (wanted[0] - actual[0]) * (wanted[0] - actual[0]) + (wanted[1] - actual[1]) * (wanted[1] - actual[1])
-    )
+    error = command_at(state, env, command) - base_lin_vel(state, env)
+    return wp.length(wp.vec2(error[0], error[1]))
 
 
 @wp.func

@@ -7,7 +7,9 @@ from typing import Generic, TypeVar
 import mujoco
 import numpy as np
 
+from shoal.mdp.actuators import acts_on_scalar_joint, kinds_of
 from shoal.mdp.config import RobotConfig
+from shoal.mdp.patterns import is_of
 from shoal.mdp.robots import Robot, build_on_a_plane, find_feet, read_robot, robot_on_a_plane
 from shoal.mdp.task import TermsTask
 
@@ -39,11 +41,14 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
 
     def first_state(self) -> dict[str, np.ndarray]:
         """Return the same, with actuators that hold the first pose: a keyframe's controls may be those of motors."""
-        first, count = super().first_state(), len(self.robot.joint_names)
-        controls = first.get("ctrl", np.zeros(self.model.nu)).copy()
-        joints = self.model.actuator_trnid[:count, 0]
-        controls[:count] = self.model.actuator_gear[:count, 0] * self.home()[self.model.jnt_qposadr[joints]]
-        return first | {"ctrl": controls}
+        model, first = self.model, super().first_state()
+        targets = first.get("ctrl", np.zeros(model.nu)).copy()
+        for index in range(model.nu):
+            if not is_of(model.actuator(index).name, self.config.terms("objects")):
+                is_held = "position" in kinds_of(model, index) and acts_on_scalar_joint(model, index)
+                place = model.jnt_qposadr[model.actuator_trnid[index, 0]]
+                targets[index] = model.actuator_gear[index, 0] * self.home()[place] if is_held else 0.0
+        return first | {"ctrl": targets}
 
     def roles(self) -> Mapping[str, str]:
         """Return the patterns that the configuration names, and that of the base."""

@@ -4,7 +4,6 @@ Tiles of a level lie side by side along y, one for each entry of `TerrainConfig.
 along x. A robot begins in the middle of a tile.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 
@@ -13,16 +12,18 @@ import numpy as np
 
 from shoal.mdp.functions import named_function
 from shoal.mdp.robots import add_floor, build_spec
-from shoal.mdp.terms import Function
 from shoal.mdp.terrain_config import TerrainConfig
-from shoal.mdp.tiles import CELL, POINTS
+from shoal.mdp.tiles import Plot
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
 _DEPTH = 1.0
 """Thickness of the height field below its lowest point [m]: nothing must fall through."""
 _EXTENT = 2.0
-"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near."""
+"""Extent of the model for MuJoCo's cameras [m]: with that of the whole terrain, they would clip what is near.
+
+Its center is that of the robot.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,23 @@ class Terrain:
     """Tiles of rough ground around the origin."""
 
     heights: np.ndarray
-    """Height of each point [m], float32: rows along y, columns along x. Shape (num_rows, num_columns)."""
+    """Height of each point with boxes [m], float32: rows along y, columns along x. Shape (num_rows, num_columns)."""
+    floor: np.ndarray
+    """The same without boxes: the height field."""
+    boxes: np.ndarray
+    """Centres and half of the sides of boxes [m]. Shape (num_boxes, 6)."""
     centers: np.ndarray
     """The middle of each tile: x and y [m]. Shape (num_levels, num_terrains, 2)."""
+    places: np.ndarray
+    """Where robots begin: flat places of each tile, or its middle [m]. Shape (num_levels, num_terrains, n, 2)."""
+    cell: float
+    """Distance between two points [m]."""
 
     @property
     def corner(self) -> tuple[float, float]:
         """Position of the first point: x and y [m]."""
         rows, columns = self.heights.shape
-        return -CELL * (columns - 1) / 2, -CELL * (rows - 1) / 2
+        return -self.cell * (columns - 1) / 2, -self.cell * (rows - 1) / 2
 
 
 def make_terrain(config: TerrainConfig) -> Terrain:
@@ -47,31 +56,44 @@ def make_terrain(config: TerrainConfig) -> Terrain:
     Raises:
         ShoalError: A tile names no function.
     """
-    levels, names = config.terrain_levels, config.terrains
-    kinds = {name: (_function(term.func, name), term) for name, term in config.terms("tiles").items()}
-    points, edge = POINTS - 1, round(BORDER / CELL)
-    heights = np.zeros((len(names) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
-    centers = np.zeros((levels, len(names), 2))
+    levels, names, cell = config.terrain_levels, config.terrains, config.horizontal_scale
+    terms = config.terms("tiles")
+    functions = {
+        name: named_function(term.func, "tiles", f"tiles.{name}", FunctionType) for name, term in terms.items()
+    }
+    points, edge = round(config.tile_size / cell), round(BORDER / cell)
+    floor = np.zeros((len(names) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
+    heights = floor.copy()
+    centers, places = np.zeros((levels, len(names), 2)), np.zeros((levels, len(names), max(1, config.num_patches), 2))
+    boxes: list[np.ndarray] = []
     rng = np.random.default_rng(config.terrain_seed)
-    for level in range(levels):
-        difficulty = level / max(levels - 1, 1)
-        for column, name in enumerate(names):
-            function, term = kinds[name]
-            row, start = edge + column * points, edge + level * points
-            tile = heights[row : row + POINTS, start : start + POINTS]
-            tile[...] = function(difficulty, rng, **{each: getattr(term, each) for each in term.parameters})
-            # Neighbours meet at their edges, at height 0.
-            tile[[0, -1], :] = 0.0
-            tile[:, [0, -1]] = 0.0
-            centers[level, column] = start + points / 2, row + points / 2
-    terrain = Terrain(heights.astype(np.float32), CELL * centers)
-    terrain.centers[...] += terrain.corner
-    return terrain
+    for level, column in np.ndindex(centers.shape[:2]):
+        term = terms[names[column]]
+        plot = Plot(level / max(levels - 1, 1), rng, config.tile_size, cell)
+        tile = functions[names[column]](plot, **{each: getattr(term, each) for each in term.parameters})
+        tile[[0, -1], :] = tile[:, [0, -1]] = 0.0  # Neighbours meet at their edges, at height 0.
+        rows, columns = edge + column * points, edge + level * points
+        centers[level, column] = cell * (np.array([columns, rows]) + points / 2 - (np.array(floor.shape[::-1]) - 1) / 2)
+        around = np.s_[rows : rows + points + 1, columns : columns + points + 1]
+        floor[around] = tile
+        for x, y, z, *half in plot.boxes:
+            tile = np.where(plot.box_at((x, y), 2.0 * np.array(half)), np.maximum(tile, z + half[2]), tile)
+            boxes.append(np.array([x + centers[level, column, 0], y + centers[level, column, 1], z, *half]))
+        heights[around] = tile
+        places[level, column] = centers[level, column] + (
+            _flat_places(tile, plot, config) if config.num_patches else 0.0
+        )
+    return Terrain(heights.astype(np.float32), floor.astype(np.float32), np.array(boxes), centers, places, cell)
 
 
-def _function(func: Function, name: str) -> Callable[..., np.ndarray]:
-    """Return the function of a tile."""
-    return named_function(func, "tiles", f"tiles.{name}", FunctionType) if isinstance(func, str) else func
+def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
+    """Return flat places of a tile from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
+    middle = len(heights) // 2
+    radius = min(middle, round(config.patch_radius / plot.cell))
+    around = np.lib.stride_tricks.sliding_window_view(heights, (2 * radius + 1, 2 * radius + 1))
+    flat = np.argwhere(np.ptp(around, axis=(2, 3)) <= config.max_height_diff) + radius
+    rng = np.random.default_rng(config.terrain_seed)
+    return plot.along[rng.choice(flat if len(flat) else [[middle, middle]], config.num_patches)][:, ::-1]
 
 
 def robot_on_terrain(config: TerrainConfig) -> mujoco.MjSpec:
@@ -85,15 +107,18 @@ def robot_on_terrain(config: TerrainConfig) -> mujoco.MjSpec:
         if geom.type == mujoco.mjtGeom.mjGEOM_PLANE:
             spec.delete(geom)
     terrain = make_terrain(config)
-    rows, columns = terrain.heights.shape
-    lowest, highest = float(terrain.heights.min()), float(terrain.heights.max())
+    rows, columns = terrain.floor.shape
+    lowest, highest = float(terrain.floor.min()), float(terrain.floor.max())
+    corner = terrain.corner
     spec.add_hfield(
         name="terrain",
-        size=(CELL * (columns - 1) / 2, CELL * (rows - 1) / 2, max(highest - lowest, CELL), _DEPTH),
+        size=(-corner[0], -corner[1], max(highest - lowest, terrain.cell), _DEPTH),
         nrow=rows,
         ncol=columns,
-        userdata=terrain.heights.ravel(),
+        userdata=terrain.floor.ravel(),
     )
     add_floor(spec, type=mujoco.mjtGeom.mjGEOM_HFIELD, hfieldname="terrain", pos=(0.0, 0.0, lowest))
+    for index, box in enumerate(terrain.boxes):
+        add_floor(spec, f"floor_{index}", type=mujoco.mjtGeom.mjGEOM_BOX, pos=box[:3], size=box[3:])
     spec.stat.extent = _EXTENT
     return spec

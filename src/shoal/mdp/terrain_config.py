@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Self
 
-from shoal.config.checks import Rule, at_least, check, each, listed, within
+from shoal.config.checks import Rule, above, at_least, check, each, listed, within
 from shoal.mdp.config import Group, RobotConfig, group, task_config
 from shoal.mdp.terms import Done, Event, Metric, ObsTerm, Term, Tile, TileTerm
 
@@ -25,8 +25,8 @@ TILES: dict[str, TileTerm] = {
     "pit": Tile("slope_inv", slope_range=(0.0, 0.4), platform_width=1.0),
     "stairs_down": Tile("pyramid_stairs", **_LOW_STAIRS),
     "stairs_up": Tile("pyramid_stairs_inv", **_LOW_STAIRS),
-    # mjlab 1.6.0's presets (mjlab.terrains.config), but for open_stairs, which have air below. The height fields among
-    # them have a border of 0.25 m, which mjlab rounds down to whole cells.
+    # mjlab 1.6.0's presets (mjlab.terrains.config). The height fields among them have a border of 0.25 m, which mjlab
+    # rounds down to whole cells.
     "flat": Tile("flat"),
     "pyramid_stairs": Tile("pyramid_stairs", **_STAIRS),
     "pyramid_stairs_inv": Tile("pyramid_stairs_inv", **_STAIRS),
@@ -44,13 +44,7 @@ TILES: dict[str, TileTerm] = {
     ),
     # Of its scale of 10 mjlab uses half: its points are 0.05 m apart, and its horizontal_scale is 0.1 m.
     "perlin_noise": Tile(
-        "perlin_noise",
-        height_range=(0.0, 1.0),
-        octaves=4,
-        persistence=0.3,
-        lacunarity=2.0,
-        scale=5.0,
-        border_width=0.5,
+        "perlin_noise", height_range=(0.0, 1.0), octaves=4, persistence=0.3, lacunarity=2.0, scale=5.0, border_width=0.5
     ),
     "box_random_grid": Tile(
         "box_random_grid", grid_height_range=(0.0, 0.3), platform_height=1.0, border_width=0.25, **_GRID
@@ -62,6 +56,9 @@ TILES: dict[str, TileTerm] = {
         box_length_range=(0.1, 2.0),
         box_height_range=(0.05, 0.3),
         **_MIDDLE,
+    ),
+    "open_stairs": Tile(
+        "open_stairs", step_height_range=(0.1, 0.2), step_width_range=(0.4, 0.8), step_thickness=0.05, **_MIDDLE
     ),
     "random_stairs": Tile("random_stairs", step_height_range=(0.1, 0.3), step_width=0.8, **_MIDDLE),
     # The floor is 2 m below mjlab's zero, and the border 0.2 m above, or 0.25 m.
@@ -77,12 +74,7 @@ TILES: dict[str, TileTerm] = {
     ),
     "narrow_beams": Tile("narrow_beams", num_beams=12, beam_width_range=(0.2, 0.8), floor_depth=2.2, **_MIDDLE),
     "nested_rings": Tile(
-        "nested_rings",
-        num_rings=8,
-        ring_width_range=(0.3, 0.6),
-        gap_range=(0.1, 0.4),
-        floor_depth=2.25,
-        **_MIDDLE,
+        "nested_rings", num_rings=8, ring_width_range=(0.3, 0.6), gap_range=(0.1, 0.4), floor_depth=2.25, **_MIDDLE
     ),
     "tilted_grid": Tile("tilted_grid", grid_width=1.0, tilt_range_deg=20.0, height_range=0.3, **_MIDDLE),
 }
@@ -112,6 +104,16 @@ class TerrainConfig(RobotConfig):
     """Numbers of the kinds of tiles."""
     terrain_levels: Annotated[int, at_least(1)] = 10
     """Number of levels of each terrain type, from easy to hard."""
+    tile_size: Annotated[float, within(1.0, 100.0)] = 8.0
+    """Length of the sides of a tile [m], rounded to whole cells."""
+    horizontal_scale: Annotated[float, within(0.01, 0.5)] = 0.1
+    """Length of the cells of the height field [m]."""
+    num_patches: Annotated[int, at_least(0)] = 0
+    """Number of flat places of each tile in which robots begin; 0: in its middle. A tile without any has its middle."""
+    patch_radius: Annotated[float, above(0.0)] = 0.5
+    """Half of the sides of flat places [m]."""
+    max_height_diff: Annotated[float, at_least(0.0)] = 0.05
+    """Largest difference of heights in a flat place [m]."""
     terrain_seed: Annotated[int, at_least(0)] = 0
     """Seed of the terrain, which is the same on all workers."""
     curriculum: bool = True

@@ -13,7 +13,6 @@ from shoal.mdp.levels import Tiles, follow_distances
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.terrain import BORDER, Terrain, make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TerrainConfig
-from shoal.mdp.tiles import CELL
 from shoal.sim.render.surroundings import extent
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
@@ -43,7 +42,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         ground = Ground()
         ground.heights = wp.array(self.terrain.heights, dtype=wp.float32, device=self.device)
         ground.corner = wp.vec2(*self.terrain.corner)
-        ground.cell = CELL
+        ground.cell = self.terrain.cell
         return ground
 
     @cached_property
@@ -59,7 +58,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         self.levels = self.array("levels", dtype=wp.int32)
         """Terrain level of each environment, counted from 0."""
         self.tiles = Tiles()
-        self.tiles.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
+        self.tiles.places = wp.array(self.terrain.places, dtype=wp.vec2, device=self.device)
         self.tiles.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
         self.tiles.lowest = config.only_level or 0
         self.tiles.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level

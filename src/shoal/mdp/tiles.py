@@ -1,115 +1,127 @@
 """Kinds of tiles of rough terrain, from easy to hard, as functions of `Tile` in a configuration.
 
-Each returns the heights of a tile's points above its border [m], (POINTS, POINTS), rows along y, from a difficulty of 0
-to 1 and a random generator. A robot begins in the middle, on a flat platform where `platform_width` is given. Ranges go
-from the easiest to the hardest tile unless the function says otherwise, widths are in metres.
+Each returns the heights of the points of a `Plot` above its border [m], (points, points), rows along y. A robot begins
+in the middle, on a flat platform where `platform_width` is given. Ranges go from the easiest to the hardest tile unless
+the function says otherwise, widths are in metres.
 
 Names, parameters and layouts are those of mjlab 1.6.0's presets (`mjlab.terrains.config`), some of them Isaac Lab's
 before. mjlab builds many of boxes; here a wall is one cell wide, and what is not a whole number of cells is rounded.
+What has air below is built of boxes here too.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-CELL = 0.1
-"""Distance between two points of the height field [m]."""
-TILE = 8.0
-"""Length of a tile's sides [m]."""
-POINTS = round(TILE / CELL) + 1
-"""Number of points along a side of a tile."""
-
 Range = tuple[float, float]
-_MIDDLE = TILE / 2
 _EPSILON = 1e-6
 """Against rounding where a boundary lies on a point [m]."""
 
-_ALONG = (np.arange(POINTS) - (POINTS - 1) / 2) * CELL
-"""Distance of each point from the middle, along one axis [m]. Shape (POINTS,)."""
-_AWAY = np.maximum(np.abs(_ALONG)[:, None], np.abs(_ALONG)[None, :])
-"""Distance of each point from the middle, along the axis where it is largest [m]. Shape (POINTS, POINTS)."""
-_Y, _X = np.meshgrid(_ALONG, _ALONG, indexing="ij")
+
+@dataclass(frozen=True)
+class Plot:
+    """A square to fill with ground."""
+
+    difficulty: float
+    """From 0 to 1."""
+    rng: np.random.Generator
+    size: float = 8.0
+    """Length of its sides [m]."""
+    cell: float = 0.1
+    """Distance between two points of the height field [m]."""
+    boxes: list[tuple[float, ...]] = field(default_factory=list[tuple[float, ...]])
+    """Boxes on the height field: centre, from the middle and above the border, and half of the sides [m]. Each (6,)."""
+
+    @cached_property
+    def along(self) -> np.ndarray:
+        """Distance of each point from the middle, along one axis [m]. Shape (points,)."""
+        points = round(self.size / self.cell) + 1
+        return (np.arange(points) - (points - 1) / 2) * self.cell
+
+    @cached_property
+    def away(self) -> np.ndarray:
+        """Distance of each point from the middle, along the axis where it is largest [m]. Shape (points, points)."""
+        return np.maximum(np.abs(self.along)[:, None], np.abs(self.along)[None, :])
+
+    def between(self, ends: Range) -> float:
+        """Return the number of a range at this difficulty."""
+        return ends[0] + self.difficulty * (ends[1] - ends[0])
+
+    def shrinking(self, ends: Range) -> float:
+        """Return the number of a range whose largest is the easiest."""
+        return self.between((ends[1], ends[0]))
+
+    def framed(self, heights: np.ndarray, border: float, platform: float = 0.0, height: float = 0.0) -> np.ndarray:
+        """Return heights with a flat border of a width, and a platform of a width in the middle, at a height."""
+        if platform:
+            heights = np.where(platform / 2 + _EPSILON >= self.away, height, heights)
+        return np.where(self.size / 2 - border + _EPSILON < self.away, 0.0, heights)
+
+    def steps(self, step_width: float, platform_width: float, border_width: float) -> int:
+        """Return how many steps there are between the border and the platform."""
+        return max(0, int((self.size - 2 * border_width - platform_width) / (2 * step_width) + _EPSILON))
+
+    def rings(self, step_width: float, platform_width: float, border_width: float) -> np.ndarray:
+        """Return the number of steps between the border and each point. Shape (points, points)."""
+        inside = np.floor((self.size / 2 - self.away - border_width) / step_width + _EPSILON) + 1
+        return inside.clip(0, self.steps(step_width, platform_width, border_width) + 1).astype(int)
+
+    def squares(self, width: float, border_width: float) -> tuple[np.ndarray, int, float]:
+        """Return the index of each point's square along one axis, their number, and the border that is left over."""
+        border = (self.size - int((self.size - 2 * border_width) / width + _EPSILON) * width) / 2
+        cells, points = max(1, round(width / self.cell)), len(self.along)
+        count = -(-points // cells)
+        return (np.arange(points) - round(border / self.cell)) // cells % count, count, border
+
+    def turned(self, place: Any, yaw: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return where points are along both axes of a frame at a place [m], turned. Each (points, points)."""
+        right, up = self.along[None, :] - place[0], self.along[:, None] - place[1]
+        return right * np.cos(yaw) + up * np.sin(yaw), up * np.cos(yaw) - right * np.sin(yaw)
+
+    def box_at(self, place: Any, sides: Any, yaw: float = 0.0) -> np.ndarray:
+        """Return which points a rectangle contains, whose middle is at a place [m]. Shape (points, points)."""
+        along, across = self.turned(place, yaw)
+        return (np.abs(along) <= sides[0] / 2) & (np.abs(across) <= sides[1] / 2)
 
 
-def _between(ends: Range, difficulty: float) -> float:
-    return ends[0] + difficulty * (ends[1] - ends[0])
-
-
-def _flattened(heights: np.ndarray, width: float, height: float = 0.0) -> np.ndarray:
-    """Return heights with a platform of some width in the middle."""
-    return np.where(width / 2 + _EPSILON >= _AWAY, height, heights) if width else heights
-
-
-def _framed(heights: np.ndarray, width: float) -> np.ndarray:
-    """Return heights with a flat border of some width."""
-    return np.where(_MIDDLE - width + _EPSILON < _AWAY, 0.0, heights)
-
-
-def _rings(step_width: float, platform_width: float, border_width: float) -> tuple[np.ndarray, int]:
-    """Return the number of steps between the border and each point, and the largest one outside of the platform."""
-    count = max(0, int((TILE - 2 * border_width - platform_width) / (2 * step_width) + _EPSILON))
-    inside = np.floor((_MIDDLE - _AWAY - border_width) / step_width + _EPSILON) + 1
-    return inside.clip(0, count + 1).astype(int), count
-
-
-def _squares(width: float, border_width: float) -> tuple[np.ndarray, int, float]:
-    """Return the index of the square of each point along one axis, their number, and the border that is left over."""
-    border = (TILE - int((TILE - 2 * border_width) / width + _EPSILON) * width) / 2
-    cells = max(1, round(width / CELL))
-    count = -(-POINTS // cells)
-    return (np.arange(POINTS) - round(border / CELL)) // cells % count, count, border
-
-
-def flat(difficulty: float, rng: np.random.Generator) -> np.ndarray:
+def flat(plot: Plot) -> np.ndarray:
     """Return flat ground."""
-    del difficulty, rng
-    return np.zeros((POINTS, POINTS))
+    return np.zeros(plot.away.shape)
 
 
-def rough(difficulty: float, rng: np.random.Generator, height_range: Range, platform_width: float) -> np.ndarray:
+def rough(plot: Plot, height_range: Range, platform_width: float) -> np.ndarray:
     """Return points up to a height, each drawn uniformly."""
-    heights = rng.uniform(0.0, _between(height_range, difficulty), (POINTS, POINTS))
-    return _flattened(heights, platform_width)
+    heights = plot.rng.uniform(0.0, plot.between(height_range), plot.away.shape)
+    return plot.framed(heights, 0.0, platform_width)
 
 
-def random_rough(
-    difficulty: float, rng: np.random.Generator, noise_range: Range, noise_step: float, border_width: float
-) -> np.ndarray:
+def random_rough(plot: Plot, noise_range: Range, noise_step: float, border_width: float) -> np.ndarray:
     """Return points with heights drawn from multiples of `noise_step` [m], on all levels alike."""
-    del difficulty
     heights = np.arange(noise_range[0], noise_range[1] + noise_step / 2, noise_step)
-    return _framed(rng.choice(heights, (POINTS, POINTS)), border_width)
+    return plot.framed(plot.rng.choice(heights, plot.away.shape), border_width)
 
 
-def slope(difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float) -> np.ndarray:
+def slope(plot: Plot, slope_range: Range, platform_width: float) -> np.ndarray:
     """Return a pyramid with plane sides of a slope."""
-    del rng
-    return _between(slope_range, difficulty) * (_MIDDLE - np.maximum(_AWAY, platform_width / 2))
+    return plot.between(slope_range) * (plot.size / 2 - np.maximum(plot.away, platform_width / 2))
 
 
-def hf_pyramid_slope(
-    difficulty: float, rng: np.random.Generator, slope_range: Range, platform_width: float, border_width: float
-) -> np.ndarray:
+def hf_pyramid_slope(plot: Plot, slope_range: Range, platform_width: float, border_width: float) -> np.ndarray:
     """Return a hill with the slope along its axes, flatter towards its corners: a product of both."""
-    del rng
-    half = _MIDDLE - border_width
-    along = (1 - np.abs(_ALONG) / half).clip(min=0.0)
+    half = plot.size / 2 - border_width
+    along = (1 - np.abs(plot.along) / half).clip(min=0.0)
     top = (1 - platform_width / 2 / half) ** 2
-    return _between(slope_range, difficulty) * half * np.minimum(np.outer(along, along), top)
+    return plot.between(slope_range) * half * np.minimum(np.outer(along, along), top)
 
 
 def pyramid_stairs(
-    difficulty: float,
-    rng: np.random.Generator,
-    step_height_range: Range,
-    step_width: float,
-    platform_width: float,
-    border_width: float,
+    plot: Plot, step_height_range: Range, step_width: float, platform_width: float, border_width: float
 ) -> np.ndarray:
     """Return stairs up to the middle. The platform is as wide as its last whole step leaves it."""
-    del rng
-    return _between(step_height_range, difficulty) * _rings(step_width, platform_width, border_width)[0]
+    return plot.between(step_height_range) * plot.rings(step_width, platform_width, border_width)
 
 
 def _downwards(function: Callable[..., np.ndarray]) -> Callable[..., np.ndarray]:
@@ -126,33 +138,46 @@ pyramid_stairs_inv = _downwards(pyramid_stairs)
 """The same downwards."""
 
 
-def random_stairs(
-    difficulty: float,
-    rng: np.random.Generator,
+def open_stairs(
+    plot: Plot,
     step_height_range: Range,
-    step_width: float,
+    step_width_range: Range,
     platform_width: float,
     border_width: float,
+    step_thickness: float,
+) -> np.ndarray:
+    """Return flat ground under stairs up to the middle: boxes with air below, narrower with the difficulty."""
+    height, width, thick = plot.between(step_height_range), plot.shrinking(step_width_range), step_thickness / 2
+    count = plot.steps(width, platform_width, border_width)
+    for step in range(count):
+        outer, top = plot.size / 2 - border_width - step * width, (step + 1) * height
+        for place in (outer - width / 2, width / 2 - outer):
+            plot.boxes.append((0.0, place, top - thick, outer, width / 2, thick))
+            plot.boxes.append((place, 0.0, top - thick, width / 2, outer - width, thick))
+    platform = plot.size / 2 - border_width - count * width
+    plot.boxes.append((0.0, 0.0, (count + 1) * height - thick, platform, platform, thick))
+    return np.zeros(plot.away.shape)
+
+
+def random_stairs(
+    plot: Plot, step_height_range: Range, step_width: float, platform_width: float, border_width: float
 ) -> np.ndarray:
     """Return stairs up to the middle with steps drawn from a range, times 0.5 to 1 by difficulty."""
-    rings, count = _rings(step_width, platform_width, border_width)
-    steps = rng.uniform(*step_height_range, count) * (0.5 + 0.5 * difficulty)
-    return np.cumsum([0.0, *steps, 0.0])[rings]
+    steps = plot.rng.uniform(*step_height_range, plot.steps(step_width, platform_width, border_width)) * (
+        0.5 + 0.5 * plot.difficulty
+    )
+    return np.cumsum([0.0, *steps, 0.0])[plot.rings(step_width, platform_width, border_width)]
 
 
-def wave_terrain(
-    difficulty: float, rng: np.random.Generator, amplitude_range: Range, num_waves: int, border_width: float
-) -> np.ndarray:
+def wave_terrain(plot: Plot, amplitude_range: Range, num_waves: int, border_width: float) -> np.ndarray:
     """Return waves along both axes: `num_waves` of them, each with half of the amplitude [m]."""
-    del rng
-    phase = 2 * np.pi * num_waves * (_ALONG / (TILE - 2 * border_width) + 0.5)
+    phase = 2 * np.pi * num_waves * (plot.along / (plot.size - 2 * border_width) + 0.5)
     waves = np.sin(phase)[:, None] + np.cos(phase)[None, :]
-    return _framed(0.5 * _between(amplitude_range, difficulty) * waves, border_width)
+    return plot.framed(0.5 * plot.between(amplitude_range) * waves, border_width)
 
 
 def discrete_obstacles(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     obstacle_width_range: Range,
     obstacle_height_range: Range,
     num_obstacles: int,
@@ -160,18 +185,17 @@ def discrete_obstacles(
     border_width: float,
 ) -> np.ndarray:
     """Return blocks and pits: the height, or half of it, up or down. Widths are drawn from their range."""
-    heights = np.zeros((POINTS, POINTS))
-    height = _between(obstacle_height_range, difficulty)
+    heights = np.zeros(plot.away.shape)
+    height = plot.between(obstacle_height_range)
     for _ in range(num_obstacles):
-        sides = np.maximum(1, np.rint(rng.uniform(*obstacle_width_range, 2) / CELL)).astype(int)
-        row, column = rng.integers(0, POINTS, 2)
-        heights[row : row + sides[0], column : column + sides[1]] = height * rng.choice((-1.0, -0.5, 0.5, 1.0))
-    return _framed(_flattened(heights, platform_width), border_width)
+        sides = np.maximum(1, np.rint(plot.rng.uniform(*obstacle_width_range, 2) / plot.cell)).astype(int)
+        row, column = plot.rng.integers(0, len(plot.along), 2)
+        heights[row : row + sides[0], column : column + sides[1]] = height * plot.rng.choice((-1.0, -0.5, 0.5, 1.0))
+    return plot.framed(heights, border_width, platform_width)
 
 
 def perlin_noise(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     height_range: Range,
     octaves: int,
     persistence: float,
@@ -183,10 +207,12 @@ def perlin_noise(
 
     Each octave has `lacunarity` times the waves of the one before, and `persistence` times the height.
     """
-    shares = (_ALONG / (TILE - 2 * border_width) + 0.5).clip(0.0, 1.0)
-    noise = sum(persistence**octave * _perlin(shares * scale * lacunarity**octave, rng) for octave in range(octaves))
+    shares = (plot.along / (plot.size - 2 * border_width) + 0.5).clip(0.0, 1.0)
+    noise = sum(
+        persistence**octave * _perlin(shares * scale * lacunarity**octave, plot.rng) for octave in range(octaves)
+    )
     noise = (noise - np.min(noise)) / np.ptp(noise)
-    return _framed(_between(height_range, difficulty) * noise, border_width)
+    return plot.framed(plot.between(height_range) * noise, border_width)
 
 
 def _perlin(places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -205,8 +231,7 @@ def _perlin(places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def box_random_grid(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     grid_width: float,
     grid_height_range: Range,
     platform_width: float,
@@ -214,15 +239,14 @@ def box_random_grid(
     platform_height: float,
 ) -> np.ndarray:
     """Return squares up to a height above or below the border; the platform is at `platform_height` times it."""
-    index, count, border = _squares(grid_width, border_width)
-    height = _between(grid_height_range, difficulty)
-    heights = rng.uniform(-height, height, (count, count))[np.ix_(index, index)]
-    return _framed(_flattened(heights, platform_width, platform_height * height), border)
+    index, count, border = plot.squares(grid_width, border_width)
+    height = plot.between(grid_height_range)
+    heights = plot.rng.uniform(-height, height, (count, count))[np.ix_(index, index)]
+    return plot.framed(heights, border, platform_width, platform_height * height)
 
 
 def tilted_grid(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     grid_width: float,
     tilt_range_deg: float,
     height_range: float,
@@ -233,21 +257,20 @@ def tilted_grid(
 
     Both grow from 0 with the difficulty.
     """
-    index, count, border = _squares(grid_width, border_width)
+    index, count, border = plot.squares(grid_width, border_width)
     square = np.ix_(index, index)
-    tilt, spread = np.deg2rad(tilt_range_deg * difficulty), height_range * difficulty / 2
+    tilt, spread = np.deg2rad(tilt_range_deg * plot.difficulty), height_range * plot.difficulty / 2
     heights, along_y, along_x = (
-        rng.uniform(-1.0, 1.0, (3, count, count)) * np.array([spread, tilt, tilt])[:, None, None]
+        plot.rng.uniform(-1.0, 1.0, (3, count, count)) * np.array([spread, tilt, tilt])[:, None, None]
     )
     # Where a point is in its square.
-    part = np.mod(_ALONG + _MIDDLE - border + _EPSILON, grid_width) - grid_width / 2
+    part = np.mod(plot.along + plot.size / 2 - border + _EPSILON, grid_width) - grid_width / 2
     tilted = heights[square] + along_y[square] * part[:, None] + along_x[square] * part[None, :]
-    return _framed(_flattened(tilted, platform_width), border)
+    return plot.framed(tilted, border, platform_width)
 
 
 def random_spread_boxes(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     num_boxes: int,
     box_width_range: Range,
     box_length_range: Range,
@@ -256,23 +279,19 @@ def random_spread_boxes(
     border_width: float,
 ) -> np.ndarray:
     """Return boxes with sizes drawn from ranges, turned at random: half of them at first, 0.2 times as high."""
-    heights = np.zeros((POINTS, POINTS))
-    for _ in range(int(num_boxes * (0.5 + 0.5 * difficulty))):
-        sides = np.array([rng.uniform(*box_width_range), rng.uniform(*box_length_range)])
-        height = rng.uniform(*box_height_range) * (0.2 + 0.8 * difficulty)
-        reach = np.maximum(0.0, _MIDDLE - border_width - sides / 2)
-        place, yaw = rng.uniform(-reach, reach), rng.uniform(0.0, 2 * np.pi)
+    heights = np.zeros(plot.away.shape)
+    for _ in range(int(num_boxes * (0.5 + 0.5 * plot.difficulty))):
+        sides = np.array([plot.rng.uniform(*box_width_range), plot.rng.uniform(*box_length_range)])
+        height = plot.rng.uniform(*box_height_range) * (0.2 + 0.8 * plot.difficulty)
+        reach = np.maximum(0.0, plot.size / 2 - border_width - sides / 2)
+        place, yaw = plot.rng.uniform(-reach, reach), plot.rng.uniform(0.0, 2 * np.pi)
         if (np.abs(place) > (platform_width + sides) / 2).any():
-            along = (_X - place[0]) * np.cos(yaw) + (_Y - place[1]) * np.sin(yaw)
-            across = (_Y - place[1]) * np.cos(yaw) - (_X - place[0]) * np.sin(yaw)
-            is_inside = (np.abs(along) <= sides[0] / 2) & (np.abs(across) <= sides[1] / 2)
-            heights = np.where(is_inside, np.maximum(heights, height), heights)
-    return _framed(_flattened(heights, platform_width), border_width)
+            heights = np.where(plot.box_at(place, sides, yaw), np.maximum(heights, height), heights)
+    return plot.framed(heights, border_width, platform_width)
 
 
 def stepping_stones(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     stone_size_range: Range,
     stone_distance: float,
     stone_height_variation: float,
@@ -286,51 +305,42 @@ def stepping_stones(
 
     Their distances follow from the largest size and `stone_distance`. The platform reaches up to a gap before a stone.
     """
-    size = _between(stone_size_range, 1 - difficulty)
-    inner = TILE - 2 * border_width
+    size = plot.shrinking(stone_size_range)
+    inner = plot.size - 2 * border_width
     count = max(2, int(inner / (stone_size_range[1] + stone_distance)) + 1)
     pitch = inner / (count - 1)
     gap = max(0.0, pitch - size)
-    first_stone = np.ceil((_MIDDLE + platform_width / 2 + size / 2 + gap - border_width) / pitch)
-    nearest = min(count - 1, int(first_stone)) * pitch + border_width - _MIDDLE
+    first_stone = np.ceil((plot.size / 2 + platform_width / 2 + size / 2 + gap - border_width) / pitch)
+    nearest = min(count - 1, int(first_stone)) * pitch + border_width - plot.size / 2
     platform = max(platform_width / 2, nearest - size / 2 - gap)
-    heights = np.full((POINTS, POINTS), -floor_depth)
+    heights = np.full(plot.away.shape, -floor_depth)
     for place in np.stack(np.meshgrid(*2 * [np.arange(count) * pitch - inner / 2]), -1).reshape(-1, 2):
-        center = place + rng.uniform(-1, 1, 2) * displacement_range * difficulty
-        sides = size + rng.uniform(-1, 1, 2) * stone_size_variation * difficulty
-        top = rng.uniform(-1, 1) * stone_height_variation * difficulty
+        center = place + plot.rng.uniform(-1, 1, 2) * displacement_range * plot.difficulty
+        sides = size + plot.rng.uniform(-1, 1, 2) * stone_size_variation * plot.difficulty
+        top = plot.rng.uniform(-1, 1) * stone_height_variation * plot.difficulty
         if (np.abs(center) > platform).any():
-            is_inside = (np.abs(_X - center[0]) <= sides[0] / 2) & (np.abs(_Y - center[1]) <= sides[1] / 2)
-            heights = np.where(is_inside, np.maximum(heights, top), heights)
-    return _framed(_flattened(heights, 2 * platform), border_width)
+            heights = np.where(plot.box_at(center, sides), np.maximum(heights, top), heights)
+    return plot.framed(heights, border_width, 2 * platform)
 
 
 def narrow_beams(
-    difficulty: float,
-    rng: np.random.Generator,
-    num_beams: int,
-    beam_width_range: Range,
-    floor_depth: float,
-    platform_width: float,
-    border_width: float,
+    plot: Plot, num_beams: int, beam_width_range: Range, floor_depth: float, platform_width: float, border_width: float
 ) -> np.ndarray:
     """Return beams from the platform to the border above a deep floor, narrower with the difficulty.
 
     The platform is so small that its corners lie on beams.
     """
-    del rng
-    width = _between(beam_width_range, 1 - difficulty)
-    heights = np.full((POINTS, POINTS), -floor_depth)
+    width = plot.shrinking(beam_width_range)
+    heights = np.full(plot.away.shape, -floor_depth)
     for angle in np.arange(num_beams) * 2 * np.pi / num_beams:
-        along, across = _X * np.cos(angle) + _Y * np.sin(angle), _Y * np.cos(angle) - _X * np.sin(angle)
+        along, across = plot.turned((0.0, 0.0), angle)
         heights[(along >= 0) & (np.abs(across) <= width / 2 + _EPSILON)] = 0.0
     corner = width / np.sqrt(2) / max(np.sin(np.pi / num_beams), _EPSILON)
-    return _framed(_flattened(heights, min(platform_width, corner)), border_width)
+    return plot.framed(heights, border_width, min(platform_width, corner))
 
 
 def nested_rings(
-    difficulty: float,
-    rng: np.random.Generator,
+    plot: Plot,
     num_rings: int,
     ring_width_range: Range,
     gap_range: Range,
@@ -339,10 +349,9 @@ def nested_rings(
     border_width: float,
 ) -> np.ndarray:
     """Return square rings above a deep floor: they become narrower, and the gaps between them wider."""
-    del rng
-    width, gap = _between(ring_width_range, 1 - difficulty), _between(gap_range, difficulty)
-    pitch, inner = width + gap, TILE - 2 * border_width
+    width, gap = plot.shrinking(ring_width_range), plot.between(gap_range)
+    pitch, inner = width + gap, plot.size - 2 * border_width
     count = min(num_rings, max(0, int(np.ceil((inner - platform_width) / (2 * pitch) - _EPSILON))))
-    inside = _MIDDLE - _AWAY - border_width + _EPSILON
+    inside = plot.size / 2 - plot.away - border_width + _EPSILON
     is_gap = (inside >= 0) & (np.mod(inside, pitch) >= width) & (inside < count * pitch - gap)
     return np.where(is_gap, -floor_depth, 0.0)

@@ -13,14 +13,7 @@ from shoal.config.checks import is_custom
 from shoal.config.plain import from_plain, to_plain
 from shoal.errors import UsageError, counted
 from shoal.plan.changes import flag_words, flatten
-from shoal.plan.checkpoints import (
-    Checkpoint,
-    best_good,
-    check_learner,
-    checkpoint_at,
-    newest_good,
-    run_of,
-)
+from shoal.plan.checkpoints import Checkpoint, best_good, check_learner, checkpoint_at, newest_good, run_of
 from shoal.plan.rundir import RunDir, experiment_dir, find_run, list_runs
 from shoal.reading import read_plain_file, refusing
 from shoal.tasks import registry

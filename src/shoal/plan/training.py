@@ -78,10 +78,7 @@ class TrainPlan(Plan):
 
 
 def plan_training(
-    config: TrainConfig,
-    environ: Mapping[str, str],
-    gpus: VisibleGpus,
-    probe_hosts: Callable[[], Nodes] | None = None,
+    config: TrainConfig, environ: Mapping[str, str], gpus: VisibleGpus, probe_hosts: Callable[[], Nodes] | None = None
 ) -> TrainPlan:
     """Decide everything about one training. With `--hosts`, `probe_hosts` probes and plans the nodes."""
     spec = registry.resolve(config.task)

@@ -12,22 +12,14 @@ import textwrap
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from shoal.config import (
-    AgentConfig,
-    BaseEnvConfig,
-    DistributionConfig,
-    ModelConfig,
-    PpoConfig,
-    RslRlConfig,
-    TrainConfig,
-)
+from shoal.config import AgentConfig, BaseEnvConfig, RslRlConfig, TrainConfig
 from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.user_code import find_class, load
@@ -178,29 +170,6 @@ class TaskSpec:
     def load_reference(self) -> Callable[..., float] | None:
         """Import the reference of `shoal bench`, if the task has one."""
         return None if self.reference is None else load(self.reference)
-
-
-def ppo(
-    *hidden_dims: int,
-    init_std: float = 1.0,
-    std_range: tuple[float, float] | None = None,
-    steps: int = 24,
-    privileged: bool = False,
-    **algorithm: Any,  # noqa: ANN401  Fields of `PpoConfig`.
-) -> RslRlConfig:
-    """Return rsl_rl's PPO with an actor, whose actions are normally distributed, and a critic like it.
-
-    One that is `privileged` observes the group `critic`. An iteration has so many `steps` of each environment.
-    """
-    critic = ModelConfig(hidden_dims=hidden_dims, obs_normalization=True)
-    drawn = DistributionConfig(class_name="GaussianDistribution", init_std=init_std, std_range=std_range)
-    return RslRlConfig(
-        num_steps_per_env=steps,
-        obs_groups={"actor": ("policy",), "critic": ("critic" if privileged else "policy",)},
-        actor=replace(critic, distribution=drawn),
-        critic=critic,
-        algorithm=PpoConfig(**algorithm),
-    )
 
 
 def require_extra(extra: str) -> Path:

@@ -13,6 +13,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
+from shoal.mdp.terms import Done
 from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.motion import motion_file
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
@@ -78,6 +79,26 @@ def test_a_robot_that_does_what_the_motion_does_elsewhere_has_no_error_of_its_bo
     np.testing.assert_allclose(terms["motion_global_root_ori"], np.exp(-(0.5**2) / 0.4**2), rtol=1e-3)
     # The base is moved, and the torso that hangs on it turns about the base's z.
     assert (terms["motion_global_root_pos"] < np.exp(-(0.3**2) / 0.3**2)).all()
+
+
+def test_a_robot_that_leaves_the_motion_is_terminated_by_its_distance_or_only_its_height() -> None:
+    own, near = "shoal.tasks.humanoid.terms:", {"anchor_body": "{anchor}", "threshold": 0.2}
+    ends = {
+        "anchor": Done(f"{own}bad_anchor_pos", **near),
+        "bodies": Done(f"{own}bad_motion_body_pos", bodies="{bodies}", **near),
+        "height": Done(f"{own}bad_anchor_pos_z_only", **near),
+        "heights": Done(f"{own}bad_motion_body_pos_z_only", bodies="{bodies}", **near),
+    }
+    config = EXACT.change(terminations=dict.fromkeys(EXACT.terms("terminations")) | ends)
+    for moved, expected in (
+        ({}, [False] * 4),
+        ({"x": [0.21, 0.21]}, [True, False, False, False]),  # Bodies are compared where the robot is.
+        ({"x": [0.15, 0.15], "y": [0.15, 0.15]}, [True, False, False, False]),
+        ({"z": [0.21, 0.21]}, [True] * 4),
+    ):
+        task = Tracking(from_plain(config, {"events": {"start": moved}}), num_envs=4, device="cpu", seed=3)
+        task.compute_rewards()
+        assert task.done_terms.numpy().tolist() == [expected] * 4
 
 
 def test_a_robot_that_falls_is_terminated_and_a_motion_that_ends_is_a_time_out() -> None:

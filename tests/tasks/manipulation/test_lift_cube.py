@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import mujoco
 import numpy as np
 import pytest
 
 from shoal.config.plain import from_plain
+from shoal.mdp.terms import Command, Obs, Reward
 from shoal.tasks.manipulation.config import LIFT_CUBE
 from shoal.tasks.manipulation.task import LiftCube
 
@@ -105,3 +107,56 @@ def test_it_runs_on_mujoco_warp_too() -> None:
     task = LiftCube(config, num_envs=2, device="cpu", seed=3)
     move(task, HOME, 5)
     assert np.isfinite(task.obs["policy"].numpy()).all()
+
+
+OWN = "shoal.tasks.manipulation.terms:"
+
+
+def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_is_asked_for() -> None:
+    several = {"object_bodies": "cube/body|right_finger", "command": "several"}
+    places: dict[str, Any] = {"x": (0.1, 0.4), "y": (-0.2, 0.2), "z": (0.1, 0.3)}
+    columns = {"to_x": "m", "to_y": "m", "to_z": "m", "object": ""}
+    many = Command(
+        f"{OWN}multi_cube_lifting",
+        columns=columns,
+        resampling_time=(9.0, 9.0),
+        object_bodies="cube/body|right_finger",
+        **places,
+    )
+    rewards = {
+        "lift": Reward(
+            f"{OWN}multi_cube_staged_position_reward", 1.0, site="grasp", reaching_std=0.3, bringing_std=0.5, **several
+        ),
+        "bring": Reward(f"{OWN}multi_cube_bring_object_reward", 1.0, std=0.5, **several),
+    }
+    seen = {
+        "speed": Obs(f"{OWN}ee_velocity", site="grasp"),
+        "goal": Obs(f"{OWN}target_position", site="grasp", command="goal"),
+    }
+    config = LIFT_CUBE.change(
+        commands={"several": many},
+        rewards=dict.fromkeys(LIFT_CUBE.terms("rewards")) | rewards,
+        observations={"policy": dict.fromkeys(LIFT_CUBE.parts()["observations"]["policy"]) | seen},
+    )
+    task = LiftCube(config, num_envs=16, device="cpu", seed=0)
+    rng, model = np.random.default_rng(0), task.model
+    task.qpos.numpy()[:, :-7] += rng.uniform(-0.3, 0.3, (16, model.nq - 7))
+    task.qvel.numpy()[:] = rng.normal(size=task.qvel.shape)
+    task.moved.fill_(value=True)
+    task.engine.forward(task.done, task.moved)
+    task.compute_rewards()
+    task.observe()
+    commands, velocity = task.command_array.numpy(), np.zeros(6)
+    assert {*commands[:, 6]} == {0.0, 1.0}
+    for env, command in enumerate(commands):
+        data = mujoco.MjData(model)
+        data.qpos[:], data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]
+        mujoco.mj_forward(model, data)
+        site = data.site("grasp")
+        mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, model.site("grasp").id, velocity, 1)
+        goal = site.xmat.reshape(3, 3).T @ (command[:3] - site.xpos)
+        np.testing.assert_allclose(task.obs["policy"].numpy()[env], [*velocity[3:], *goal], atol=2e-5)
+        chosen = sorted(model.body(name).id for name in ("cube/body", "right_finger"))[int(command[6])]
+        left = np.exp(-np.sum((command[3:6] - data.xpos[chosen]) ** 2) / 0.5**2)
+        reach = np.exp(-np.sum((data.xpos[chosen] - site.xpos) ** 2) / 0.3**2)
+        np.testing.assert_allclose(task.terms.numpy()[env], [reach * (1.0 + left), left], rtol=1e-4)

@@ -161,12 +161,17 @@ def test_a_robot_with_fewer_joints_has_other_observations(tmp_path: Path) -> Non
         (
             (('<position name="FR_hip" joint="FR_hip" class="hip"/>', '<motor name="FR_hip" site="imu"/>'),),
             {},
-            r"has 13 actuators, and not one for each of its joints \(FR_hip, FR_thigh, ",
+            r"actions.joint_pos.actuators selects FR_hip, but the term needs position actuators",
         ),
         (
             (('<position name="FR_hip" joint="FR_hip" class="hip"/>', '<velocity name="FR_hip" joint="FR_hip"/>'),),
             {},
-            r"has actuators that are neither position actuators without a time constant nor motors \(FR_hip\)",
+            r"actions.joint_pos.actuators selects FR_hip, but the term needs position actuators",
+        ),
+        (
+            (("<actuator>", '<actuator><motor name="more" joint="FR_hip"/>'),),
+            {},
+            r"has 13 actuators, and not one for each of its joints \(FR_hip, FR_thigh, ",
         ),
         ((), {"keyframe": "sit"}, r"--env.keyframe sit was asked for, but the robot has the keyframes home: pass one"),
         ((), {"feet": "toe"}, r"--env.feet toe matches none of the robot's geoms, which are named .*FR_foot"),

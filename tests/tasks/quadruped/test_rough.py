@@ -13,7 +13,6 @@ from support.ground_probe import probe
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.robots import find_feet
 from shoal.mdp.terrain import make_terrain
-from shoal.mdp.tiles import TILE
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
 
@@ -64,7 +63,7 @@ def test_each_level_is_harder_than_the_one_before() -> None:
     for column in range(len(KINDS)):
         roughness = []
         for level in range(10):
-            low = np.rint((terrain.centers[level, column] - TILE / 2 - terrain.corner) / 0.1).astype(int)
+            low = np.rint((terrain.centers[level, column] - 8.0 / 2 - terrain.corner) / 0.1).astype(int)
             tile = terrain.heights[low[1] : low[1] + 81, low[0] : low[0] + 81]
             middle = tile[37:44, 37:44]
             assert np.ptp(middle) < 1e-6, "a robot begins on flat ground"
@@ -180,9 +179,9 @@ def test_progress_is_the_way_along_the_command_also_where_no_metric_shows_it(is_
 def test_an_episode_is_cut_off_at_the_edge_and_has_not_failed() -> None:
     task = rough(4, CALM, terrain_levels=1)
     qpos = task.qpos.numpy().copy()
-    qpos[1, 0] = TILE / 2 + 2.1  # One level along x, six kinds along y.
-    qpos[2, 1] = -3 * TILE - 2.1
-    qpos[3, 1] = 3 * TILE + 1.9
+    qpos[1, 0] = 8.0 / 2 + 2.1  # One level along x, six kinds along y.
+    qpos[2, 1] = -3 * 8.0 - 2.1
+    qpos[3, 1] = 3 * 8.0 + 1.9
     qpos[1:, 2] = 0.29
     task.qpos.assign(qpos)
     task.moved.fill_(value=True)

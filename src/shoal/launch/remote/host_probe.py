@@ -134,10 +134,7 @@ def _combined(errors: Sequence[ShoalError]) -> ShoalError:
 
 
 def _find_rendezvous(
-    connections: Sequence[SshConnection],
-    facts: Sequence[NodeFacts],
-    interface: str | None,
-    check: Callable[[], None],
+    connections: Sequence[SshConnection], facts: Sequence[NodeFacts], interface: str | None, check: Callable[[], None]
 ) -> tuple[str | None, list[dict[str, str]]]:
     """Return an address of the first host to which all others can connect, and each host's variables for that route."""
     if len(facts) == 1:

@@ -5,10 +5,10 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 
 from dataclasses import replace
 
-from shoal.config import FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig
+from shoal.config import FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig, ppo
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
 _PPO = ppo(64, 64, steps=64, entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005)
 

@@ -193,6 +193,13 @@ def motion_ended(state: Any, env: int) -> bool:
 
 
 @wp.func
+def bad_anchor_pos(state: Any, env: int, anchor_body: BodyId, threshold: float) -> bool:
+    """Whether the anchor is further than `threshold` from the motion's [m]."""
+    wanted = state.reference.body_pos[frame_of(state, env), anchor_body]
+    return wp.length(wanted - state.xpos[env, anchor_body]) > threshold
+
+
+@wp.func
 def bad_anchor_pos_z_only(state: Any, env: int, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the height of the anchor is further than `threshold` from the motion's [m]."""
     wanted = state.reference.body_pos[frame_of(state, env), anchor_body]
@@ -209,14 +216,23 @@ def bad_anchor_ori(state: Any, env: int, anchor_body: BodyId, threshold: float) 
 
 
 @wp.func
+def bad_motion_body_pos(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, threshold: float) -> bool:
+    """Whether one of the bodies is further than `threshold` from its moved position [m]."""
+    furthest = wp.float32(0.0)
+    for i in range(bodies.shape[0]):
+        error = moved_pos(state, env, anchor_body, bodies[i]) - state.xpos[env, bodies[i]]
+        furthest = wp.max(furthest, wp.length(error))
+    return furthest > threshold
+
+
+@wp.func
 def bad_motion_body_pos_z_only(state: Any, env: int, bodies: BodyIds, anchor_body: BodyId, threshold: float) -> bool:
     """Whether the height of one of the bodies is further than `threshold` from the motion's [m]."""
-    is_bad = wp.bool(False)
+    furthest = wp.float32(0.0)
     for i in range(bodies.shape[0]):
         error = moved_pos(state, env, anchor_body, bodies[i])[2] - state.xpos[env, bodies[i]][2]
-        if wp.abs(error) > threshold:
-            is_bad = True
-    return is_bad
+        furthest = wp.max(furthest, wp.abs(error))
+    return furthest > threshold
 
 
 # Events.

@@ -22,9 +22,9 @@ G1: dict[str, Any] = {
     "pose": {".*_hip_pitch_joint": -0.312, ".*_knee_joint": 0.669, ".*_ankle_pitch_joint": -0.363}
     | {".*_elbow_joint": 0.6, ".*_shoulder_pitch_joint": 0.2}
     | {"left_shoulder_roll_joint": 0.2, "right_shoulder_roll_joint": -0.2},
-    "kp": _KP,
-    "kd": {_SMALL: 0.907, _HIP: 2.558, _KNEE: 6.309, _WRIST: 1.068, _LINKED: 1.814},
-    "torque": _TORQUE,
+    "stiffness": _KP,
+    "damping": {_SMALL: 0.907, _HIP: 2.558, _KNEE: 6.309, _WRIST: 1.068, _LINKED: 1.814},
+    "effort_limit": _TORQUE,
     "armature": {_SMALL: 0.00361, _HIP: 0.010178, _KNEE: 0.025102, _WRIST: 0.00425, _LINKED: 0.00722},
     "physics_dt": 0.005,
 }

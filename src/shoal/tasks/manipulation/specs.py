@@ -1,8 +1,9 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
+from shoal.config import ppo
 from shoal.tasks.manipulation.config import LIFT_CUBE
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
 SPECS = (
     TaskSpec(

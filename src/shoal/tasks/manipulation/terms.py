@@ -3,23 +3,62 @@
 `object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import BodyId, CommandColumn, Joints, RootBody, SiteId
-from shoal.mdp.base import qpos_of
+from shoal.mdp.annotations import BodyId, BodyIds, CommandColumn, Joints, RootBody, SiteId
+from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, command_at, qpos_of
 from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.needs import columns
 from shoal.mdp.observations import ee_to_object_distance, object_to_goal_distance
-from shoal.mdp.random import uniform
+from shoal.mdp.random import uniform, uniform_int
+
+ObjectCommand = Annotated[CommandColumn, columns(4)]
+"""The first column of a command of `multi_cube_lifting`."""
 
 
 @wp.func
-def uniform_position(state: Any, env: int, first: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> None:
+def uniform_position(
+    state: Any, env: int, first: Annotated[int, columns(3)], x: wp.vec2, y: wp.vec2, z: wp.vec2
+) -> None:
     """Draw a position in the world [m]."""
     state.commands[env, first] = uniform(state, env, x[0], x[1])
     state.commands[env, first + 1] = uniform(state, env, y[0], y[1])
     state.commands[env, first + 2] = uniform(state, env, z[0], z[1])
+
+
+@wp.func
+def multi_cube_lifting(
+    state: Any,
+    env: int,
+    first: Annotated[int, columns(4)],
+    object_bodies: BodyIds,
+    x: wp.vec2,
+    y: wp.vec2,
+    z: wp.vec2,
+) -> None:
+    """Draw a position in the world [m], and as fourth column which of the objects is to go there, counted from 0."""
+    uniform_position(state, env, first, x, y, z)
+    state.commands[env, first + 3] = float(uniform_int(state, env, object_bodies.shape[0]))
+
+
+# Observations.
+
+
+@wp.func
+def ee_velocity(state: Any, env: int, site: SiteId) -> wp.vec3:
+    """Return the velocity of a site in its own frame [m/s]."""
+    body = state.default_site_bodyid[site]
+    arm = state.site_xpos[env, site] - state.xpos[env, body]
+    velocity = body_lin_vel_w(state, env, body) + wp.cross(body_ang_vel_w(state, env, body), arm)
+    return wp.transpose(state.site_xmat[env, site]) * velocity
+
+
+@wp.func
+def target_position(state: Any, env: int, site: SiteId, command: CommandColumn) -> wp.vec3:
+    """Return the vector from a site to the object's goal, in the site's frame [m]."""
+    return wp.transpose(state.site_xmat[env, site]) * (command_at(state, env, command) - state.site_xpos[env, site])
 
 
 # Rewards.
@@ -49,6 +88,30 @@ def bring_object_reward(state: Any, env: int, object_body: BodyId, command: Comm
     """Reward an object near its goal: exp(-distance² / std²)."""
     left = object_to_goal_distance(state, env, object_body, command)
     return wp.exp(-wp.dot(left, left) / (std * std))
+
+
+@wp.func
+def multi_cube_staged_position_reward(
+    state: Any,
+    env: int,
+    site: SiteId,
+    object_bodies: BodyIds,
+    command: ObjectCommand,
+    reaching_std: float,
+    bringing_std: float,
+) -> float:
+    """Return `staged_position_reward` of the object that the command `multi_cube_lifting` names."""
+    chosen = object_bodies[int(state.commands[env, command + 3])]
+    return staged_position_reward(state, env, site, chosen, command, reaching_std, bringing_std)
+
+
+@wp.func
+def multi_cube_bring_object_reward(
+    state: Any, env: int, object_bodies: BodyIds, command: ObjectCommand, std: float
+) -> float:
+    """Return `bring_object_reward` of the object that the command `multi_cube_lifting` names."""
+    chosen = object_bodies[int(state.commands[env, command + 3])]
+    return bring_object_reward(state, env, chosen, command, std)
 
 
 @wp.func

@@ -4,13 +4,15 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 """
 
 from dataclasses import replace
+from functools import partial
 
-from shoal.config import DistillationConfig, FastSacConfig
+from shoal.config import DistillationConfig, FastSacConfig, ppo
 from shoal.config.rsl_rl import recurrent
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
-from shoal.tasks.registry import TaskSpec, ppo
+from shoal.tasks.registry import TaskSpec
 
+_task = partial(TaskSpec, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ROUGH = ppo(256, 128, 128, privileged=True, symmetry=MIRRORED)
 
 _FAST_SAC = FastSacConfig(
@@ -23,7 +25,7 @@ _FAST_SAC = FastSacConfig(
 )
 
 SPECS = (
-    TaskSpec(
+    _task(
         name="Quadruped-Velocity-Flat",
         summary="Walk on flat ground as fast, and in the direction, that is commanded.",
         env=FLAT,
@@ -33,26 +35,22 @@ SPECS = (
         other_agents=(_FAST_SAC,),
         # After 2.2 million steps 256 of them had learned to earn 49, and 1,024 to earn 24 (docs/tasks/quadruped.md).
         num_envs=256,
-        gpu_num_envs=4096,
         max_iterations=600,
         builder="shoal.tasks.quadruped.task:FlatVelocity",
         gpu_bytes_per_env=38_700,
         observation_size=96,
-        check="shoal.mdp.robots:check_robot",
     ),
-    TaskSpec(
+    _task(
         name="Quadruped-Velocity-Rough",
         summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
         env=ROUGH,
         agent=_ROUGH,
-        gpu_num_envs=4096,
         max_iterations=900,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=203_000,
         observation_size=330,
-        check="shoal.mdp.robots:check_robot",
     ),
-    TaskSpec(
+    _task(
         name="Quadruped-Velocity-Rough-Blind",
         summary="Rough ground for a policy that observes none of it, taught by one of Quadruped-Velocity-Rough.",
         env=BLIND,
@@ -64,10 +62,8 @@ SPECS = (
         ),
         learner="distillation",
         other_agents=(_ROUGH,),
-        gpu_num_envs=4096,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=203_000,
         observation_size=213,
-        check="shoal.mdp.robots:check_robot",
     ),
 )
