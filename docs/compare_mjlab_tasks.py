@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 import torch
 from compare_mjlab_terms import Biped, configured, difference, random_biped, tensor
-from mdp.test_terms import CONFIG, FEET, NUM_ENVS, TERMINATIONS, State
+from mdp.test_terms import CONFIG, NUM_ENVS, TERMINATIONS, State
 
 from shoal.mdp.terms import Command, Curriculum, Done, Event, Metric, Obs, Reward
 from shoal.mdp.terrain import BORDER
@@ -50,7 +50,7 @@ def compare_history(mjlab: Any) -> dict[str, float]:
         "foot_height": Obs("feet_height", contact="feet"),
         "foot_air_time": Obs("feet_air_time", contact="feet"),
         "foot_contact": Obs("feet_contact", contact="feet"),
-        "foot_contact_forces": Obs("foot_contact_forces", bodies=FEET),
+        "foot_contact_forces": Obs("foot_contact_forces", contact="feet"),
         "last_action": Obs("last_actions"),
         "builtin_sensor": Obs("builtin_sensor", sensors="angmom"),
         "projected_gravity_from_sensor": Obs("builtin_sensor", sensors="angmom", scale=-1.0),
