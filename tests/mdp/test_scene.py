@@ -265,3 +265,24 @@ def test_observations_are_of_the_end_of_a_step_where_they_are_asked_to_be(engine
     error = data.body("cube/body").xpos - data.site("tip").xpos - task.obs["policy"].numpy()[0]
     assert (float(np.abs(error).max()) < 1e-5) == fresh
     assert np.abs(error).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"objects": {"x": CUBE}},
+        {"sensors": {"x": mdp.Sensor("clock")}},
+        {"contacts": {"x": mdp.Contact(bodies="arm")}},
+    ],
+    ids=lambda declared: next(iter(declared)),
+)
+def test_a_task_that_builds_the_whole_model_itself_is_refused_without_what_is_declared(declared: Any) -> None:
+    class Whole(Fixed):
+        @classmethod
+        def build_model(cls, config: mdp.TermsConfig) -> mujoco.MjModel:
+            return mujoco.MjModel.from_xml_string(FIXED)
+
+    with pytest.raises(
+        ShoalError, match=r"^\w+\.x is declared, but the model does not have it: return robot and ground"
+    ):
+        build(Whole, **declared)

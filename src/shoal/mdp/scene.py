@@ -8,7 +8,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from shoal.errors import UsageError
+from shoal.errors import ShoalError, UsageError
 from shoal.mdp.actuators import SCALAR
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.patterns import is_of
@@ -69,6 +69,28 @@ def compile_scene(spec: mujoco.MjSpec, config: TermsConfig) -> mujoco.MjModel:
     for name in objects:
         _begin_in_keyframe(model, name, [*objects])
     return model
+
+
+def refuse_missing(model: mujoco.MjModel, config: TermsConfig) -> None:
+    """Refuse a model without an object or sensor that the configuration declares.
+
+    Raises:
+        ShoalError: It lacks one: a task that builds the whole model itself gets none.
+    """
+    things = [*map(model.body, range(model.nbody)), *map(model.geom, range(model.ngeom))]
+    sensors = [model.sensor(index).name for index in range(model.nsensor)]
+    has = {
+        "objects": {each.name.partition("/")[0] for each in things},
+        "sensors": {*sensors},
+        "contacts": {name.partition(" ")[0] for name in sensors},
+    }
+    for group, names in has.items():
+        for name, term in config.terms(group).items():
+            if name not in names and (group != "contacts" or term.func == "touches"):
+                raise ShoalError(
+                    f"{group}.{name} is declared, but the model does not have it: return robot and ground in "
+                    "build_spec(), and not the whole model in build_model()."
+                )
 
 
 def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:

@@ -23,7 +23,7 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
 from shoal.mdp.marks import height_of_arrows, twist_arrows
 from shoal.mdp.names import Names
-from shoal.mdp.scene import compile_scene
+from shoal.mdp.scene import compile_scene, refuse_missing
 from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
@@ -132,8 +132,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
     name of an array: each runs where a term reads that array."""
 
-    # The parts of a task.
-
     def check_declarations(self, config: ConfigT) -> None:
         """Check nothing: what a task of kernels declares follows here from the terms."""
 
@@ -144,6 +142,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def build(self) -> None:
         """Build the model, bind all terms, and count columns."""
         super().build()
+        refuse_missing(self.model, self.config)
         names = Names(self.model, self.home(), self.roles(), self.config.terms("objects"))
         self._changes = changes_of(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
