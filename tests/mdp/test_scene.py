@@ -164,6 +164,12 @@ def test_an_object_that_cannot_be_is_refused(declared: Any, message: str) -> Non
         Fixed.build_model(CONFIG.change(objects={"x": declared}))
 
 
+def test_a_body_that_is_not_mocap_is_no_mocap_body() -> None:
+    event = mdp.Event("reset_mocap_pose_uniform", "reset", body="cube/body")
+    with pytest.raises(UsageError, match=r"events\.x\.body selects cube/body, which the task does not move: give its"):
+        build(objects={"cube": CUBE}, events={"x": event})
+
+
 def test_a_task_without_a_model_is_refused() -> None:
     with pytest.raises(
         ShoalError, match=r"^None_ has no model: return its robot and ground as an MjSpec in build_spec"

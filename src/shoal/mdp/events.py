@@ -10,7 +10,7 @@ import warp as wp
 from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Memory, RootBody
 from shoal.mdp.base import put_root, quat_of, qvel_of, root_quat
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
-from shoal.mdp.needs import POSITION
+from shoal.mdp.needs import MOCAP, POSITION
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
     FIELDS,
@@ -85,7 +85,7 @@ def reset_joints_by_offset(state: Any, env: int, joints: Joints, position: wp.ve
 def reset_mocap_pose_uniform(
     state: Any,
     env: int,
-    body: BodyId,
+    body: Annotated[BodyId, MOCAP],
     x: wp.vec2 = _NONE,
     y: wp.vec2 = _NONE,
     z: wp.vec2 = _NONE,

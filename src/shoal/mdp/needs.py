@@ -118,6 +118,9 @@ POSITION, VELOCITY, EFFORT = map(_kind, ("position", "velocity", "effort"))
 CTRLRANGE, FORCERANGE = map(_kind, ("ctrlrange", "forcerange"))
 
 
+MOCAP = objects(lambda model: model.body_mocapid < 0, "which the task does not move: give its object the base mocap.")
+
+
 def axes_of(field: str) -> Need:
     """Return the need of axes that a field of `MjModel` has."""
 
