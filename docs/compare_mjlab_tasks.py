@@ -47,9 +47,9 @@ def compare_history(mjlab: Any) -> dict[str, float]:
     Forces are those on the feet: MuJoCo's sensors have those of the feet on the ground.
     """
     observed = {
-        "foot_height": Obs("feet_height", contact="feet"),
-        "foot_air_time": Obs("feet_air_time", contact="feet"),
-        "foot_contact": Obs("feet_contact", contact="feet"),
+        "foot_height": Obs("foot_height", contact="feet"),
+        "foot_air_time": Obs("foot_air_time", contact="feet"),
+        "foot_contact": Obs("foot_contact", contact="feet"),
         "foot_contact_forces": Obs("foot_contact_forces", contact="feet"),
         "last_action": Obs("last_actions"),
         "builtin_sensor": Obs("builtin_sensor", sensors="angmom"),

@@ -205,7 +205,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     heights = kind()
     both = {"contact": "feet", "command": "twist", "command_threshold": 0.3}
     feet = {
-        "feet_in_air": both | {"threshold_min": 0.01, "threshold_max": 0.2},
+        "feet_air_time": both | {"threshold_min": 0.01, "threshold_max": 0.2},
         "feet_clearance": both | {"target_height": 0.1},
         "feet_swing_height": both | {"target_height": 0.1},
         "feet_slip": both,
@@ -225,7 +225,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
     env = environment(task, [State(task, index) for index in range(NUM_ENVS)])
     swing: Any = None
     calls = {
-        "feet_in_air": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
+        "feet_air_time": lambda: mjlab.feet_air_time(env, **sensors, threshold_min=0.01, threshold_max=0.2),
         "feet_clearance": lambda: mjlab.feet_clearance(env, **clearance, **sites),
         "feet_swing_height": lambda: swing(env, **high),
         "feet_slip": lambda: mjlab.feet_slip(env, **sensors | {"sensor_name": "old"}, **sites),
@@ -505,7 +505,7 @@ def compare_randomization(mjlab: Any) -> dict[str, float]:
 ELSEWHERE = {
     *("camera_depth", "camera_rgb", "camera_segmentation", "camera_target_cube_mask", "geom_matid", "mat_texid"),
     *("nan_detection", "time_out", "terrain_edge_reached", "randomize_terrain", "reset_root_state_from_flat_patches"),
-    *("joint_acc_l2", "self_collision_cost", "feet_air_time", "reset_scene_to_default"),
+    *("joint_acc_l2", "self_collision_cost", "reset_scene_to_default"),
     *("terrain_levels_vel", "compute_ee_orientation_error", "compute_ee_position_error", "compute_mpkpe"),
     *("compute_joint_velocity_error", "fit_terrain_normal", "terrain_normal_from_sensors", "resolve_env_ids"),
     *("dof_armature", "dof_damping", "dof_frictionloss", "jnt_range", "jnt_stiffness", "qpos0", "tendon_frictionloss"),

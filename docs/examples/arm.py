@@ -6,9 +6,6 @@
 The robot, its goal, and what it observes and is rewarded for are below; joint positions and the like come from Shoal.
 """
 
-# Bodies of functions are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportReturnType=false, reportCallIssue=false
-# pyright: reportArgumentType=false, reportInvalidTypeForm=false, reportGeneralTypeIssues=false
 # ruff: noqa: ANN401, ARG003, PLR0913, PLR0917 - functions of terms take their state as Any, and arguments by position
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Every kernel of Shoal compiles for the GPUs that Shoal supports. NVRTC needs no GPU for it."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportReturnType=false
-
 from __future__ import annotations
 
 import importlib

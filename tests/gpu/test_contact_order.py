@@ -1,8 +1,5 @@
 """A task starts although a GPU numbers its contacts anew in each run of a step, and a faulty one is still refused."""
 
-# A kernel's body is Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 from __future__ import annotations
 
 from typing import Any
@@ -63,4 +60,4 @@ def test_a_task_that_passes_other_numbers_at_each_step_is_refused() -> None:
         permuted_contacts(),
         pytest.raises(ShoalError, match="Counts launches other kernels than when it was captured"),
     ):
-        Counts(Counts.config, num_envs=16, device=GPU, seed=0)  # pyright: ignore[reportArgumentType]
+        Counts(Counts.config, num_envs=16, device=GPU, seed=0)

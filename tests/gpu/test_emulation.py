@@ -1,8 +1,5 @@
 """The emulated GPU refuses and counts what CUDA refuses: a rung that could not fail would prove nothing."""
 
-# A kernel's body is Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 from __future__ import annotations
 
 import threading
@@ -58,7 +55,7 @@ def test_a_read_inside_a_capture_is_refused(driver: Driver) -> None:
 def test_torch_s_work_inside_a_capture_is_refused() -> None:
     values, ours = wp.zeros(3, device=GPU), torch.zeros(3, device=GPU)
     with wp.ScopedCapture(device=GPU):
-        wp.launch(add, dim=3, inputs=[1.0], outputs=[values], device=GPU)  # pyright: ignore[reportArgumentType]
+        wp.launch(add, dim=3, inputs=[1.0], outputs=[values], device=GPU)
         ours.add_(1.0)
     assert refusals()[0].startswith("torch: aten.add_")
 
@@ -79,7 +76,7 @@ def test_arguments_are_those_of_the_capture() -> None:
     values, amount = wp.zeros(2, device=GPU), [1.0]
 
     def launch() -> None:
-        wp.launch(add, dim=2, inputs=[amount[0]], outputs=[values], device=GPU)  # pyright: ignore[reportArgumentType]
+        wp.launch(add, dim=2, inputs=[amount[0]], outputs=[values], device=GPU)
 
     launch()
     graph = CapturedGraph(launch, wp.get_device(GPU))
@@ -140,7 +137,7 @@ def test_each_gpu_draws_from_a_generator_of_its_own() -> None:
 
 def test_a_function_that_is_not_emulated_is_named(driver: Driver) -> None:
     del driver
-    core = wp._src.context.runtime.core  # pyright: ignore[reportAttributeAccessIssue]
+    core = wp._src.context.runtime.core
     with pytest.raises(EmulationError, match="lacks wp_cuda_ipc_get_mem_handle"):
         core.wp_cuda_ipc_get_mem_handle(None)
 
@@ -148,4 +145,4 @@ def test_a_function_that_is_not_emulated_is_named(driver: Driver) -> None:
 def test_another_release_of_warp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wp.config, "version", "9.1.0")
     with pytest.raises(EmulationError, match=f"knows Warp {WARP_RELEASE}, and this is 9.1.0"):
-        patch_warp(wp._src.context, emulated_gpu.machine().open_driver)  # pyright: ignore[reportAttributeAccessIssue]
+        patch_warp(wp._src.context, emulated_gpu.machine().open_driver)

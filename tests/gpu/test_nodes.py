@@ -51,7 +51,7 @@ def captured(name: str) -> MujocoTask[Any]:
     spec = registry.resolve(name)
     assert isinstance(spec.env, MujocoConfig)
     env = dataclasses.replace(spec.env, engine="warp")
-    return spec.load_builder()(env, num_envs=2, device=GPU, seed=0)  # pyright: ignore[reportReturnType]
+    return spec.load_builder()(env, num_envs=2, device=GPU, seed=0)
 
 
 def nodes(graph: CapturedGraph) -> Counter[str]:

@@ -283,7 +283,7 @@ STRENGTH = Event("effort_limits", "startup", actuators="wheel", ranges=(0.5, 1.0
     [
         (
             ROPE,
-            {"actions": {"x": Action("joint_effort", actuators="rope")}},
+            {"actions": {"x": Action("joint_effort", actuators="rope", scale=1.0)}},
             "rope, which acts on no hinge or slide joint",
         ),
         (

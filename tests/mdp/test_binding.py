@@ -1,8 +1,5 @@
 """Terms that ask for what is not there, or are given what they cannot take, are refused when they are bound."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-# pyright: reportArgumentType=false, reportReturnType=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import GeomId, Geoms, Joints
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.needs import needs_of
+from shoal.mdp.rewards import angular_momentum_penalty
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
@@ -187,7 +185,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         "env.actions.a.clip is [-1.0, 1.0], but must be a number.",
     ),
     "weight": (
-        lambda: rewarded(Reward(first_joint, "heavy")),
+        lambda: rewarded(Reward(first_joint, "heavy")),  # pyright: ignore[reportArgumentType]
         "env.rewards.x0.weight is 'heavy', but must be a number.",
     ),
     "history": (
@@ -212,7 +210,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "word_for_number": (
         lambda: rewarded(Reward("joint_pos_limits", 1.0, joints=ALL, soft_factor="x")),
-        "rewards.x0.soft_factor is 'x', but must be a number.",
+        "rewards.x0.soft_factor is 'x', but is annotated as float, which takes numbers: annotate",
     ),
     "words_for_numbers": (
         lambda: rewarded(Reward("posture", 1.0, joints=ALL, std=("a", "b"))),
@@ -314,14 +312,53 @@ def misspelled(state: Any, site: mdp.Sight) -> Any:
     return state.site_xpos[:, site, 2]
 
 
+@wp.func
+def late_index(state: Any, env: int, joints: mdp.Joints, i: int) -> float:
+    """Take the place of a joint after the joints."""
+    return state.qpos[env, joints[i].qpos]
+
+
+@wp.func
+def weights_of_nothing(state: Any, env: int, weights: mdp.Numbers, joints: mdp.Joints) -> float:
+    """Take numbers of what is selected afterwards."""
+    return weights[0] * state.qpos[env, joints[0].qpos]
+
+
+@wp.func
+def reads_a_sensor(state: Any, env: int, sensor: mdp.SensorColumn) -> float:
+    """Read three numbers by another function."""
+    return angular_momentum_penalty(state, env, sensor)
+
+
 @pytest.mark.parametrize(
     ("function", "given", "said"),
     [
-        (old_fashioned, {"joints": ALL}, "rewards.x0.joints has the type wp.array[Joint]: annotate numbers"),
-        (body_by_number, {"body": "upper"}, "rewards.x0.body is 'upper', but must be a number. What selects by name"),
-        (unannotated, {"site": "tip"}, "rewards.x0.site is not annotated: annotate numbers as float, int"),
-        (unknown, {"site": "tip"}, "site has the type str: annotate numbers as float, int, bool, wp.vec2"),
-        (unknown, {"site": "tip"}, "and what selects by name as one of shoal.mdp: Joints, Actuators, ActuatorIds, "),
+        (
+            late_index,
+            {"joints": ALL},
+            "rewards.x0: the first parameters of late_index() must be state, env, i, in this",
+        ),
+        (
+            weights_of_nothing,
+            {"weights": 1.0, "joints": ALL},
+            "weights is of what is selected, but no parameter before",
+        ),
+        (reads_a_sensor, {}, "rewards.x0.sensor is missing: reads_a_sensor() needs it."),
+        (reads_a_sensor, {"sensor": "angle"}, "calls reads_a_sensor(), which needs a sensor of 3 columns"),
+        (
+            old_fashioned,
+            {"joints": ALL},
+            "x0.joints is '.*', but is annotated as wp.array[Joint], which no ",
+        ),
+        (
+            old_fashioned,
+            {"joints": 1.0},
+            "x0.joints is 1.0, but is annotated as wp.array[Joint], which no ",
+        ),
+        (body_by_number, {"body": "upper"}, "body is 'upper', but is annotated as int, which takes numbers: annotate"),
+        (unannotated, {"site": "tip"}, "site is 'tip', but is annotated as nothing, which no parameter can be"),
+        (unknown, {"site": "tip"}, "is annotated as str, which no parameter can be: annotate numbers as float, "),
+        (unknown, {"site": "tip"}, "what selects by name as one of shoal.mdp: Joints, Actuators, ActuatorIds, "),
         (misspelled, {"site": "tip"}, "An annotation of misspelled() cannot be found ("),
         (
             "action_acc_l2",

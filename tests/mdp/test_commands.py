@@ -1,6 +1,5 @@
 """Commands that follow from the state in every step, on both engines."""
 
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportInvalidTypeForm=false
 # ruff: noqa: ARG003
 
 from __future__ import annotations
@@ -153,11 +152,8 @@ def test_an_episode_begins_with_its_commanded_velocity_where_that_is_drawn(engin
     assert (observed(task) != command).any(axis=1).all()
 
 
-Counts = wp.types.vector(length=3, dtype=wp.float32)
-
-
 @wp.func
-def counted(state: Any, env: int, first: int, is_new: bool, memory: Annotated[wp.array2d[Counts], Memory]) -> None:
+def counted(state: Any, env: int, first: int, is_new: bool, memory: Annotated[wp.array2d[wp.vec3], Memory]) -> None:
     """Count commands and steps."""
     counts = memory[env, 0]
     counts[0] += wp.where(is_new, 1.0, 0.0)

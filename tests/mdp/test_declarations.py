@@ -1,8 +1,5 @@
 """Declarations that would do nothing, or something else than they say, are refused; numbers are numbers."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,7 +1,5 @@
 """What an export says of a task is true, and the controller of docs/examples acts by it as the task does."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
 # ruff: noqa: ARG003, PLR0917
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ CONFIG = task_config(
     actions={"crank": Action("joint_effort", actuators="crank", scale=1.0)},
     contacts={"feet": NEAR},
     observations={
-        "policy": {"touch": Obs("feet_contact", contact="feet"), "height": Obs("feet_height", contact="feet")}
+        "policy": {"touch": Obs("foot_contact", contact="feet"), "height": Obs("foot_height", contact="feet")}
     },
     rewards={"alive": Reward("is_alive", weight=1.0)},
 )

@@ -1,7 +1,5 @@
 """Random numbers of observations: another one in each step and column, also where nothing else draws."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportReturnType=false, reportArgumentType=false
 # ruff: noqa: ARG001
 
 from __future__ import annotations

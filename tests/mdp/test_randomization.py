@@ -412,9 +412,9 @@ class Beside(Hopper):
 @wp.func
 def soften(state: Any, env: int) -> None:
     """Draw fields of five, of two and of twelve numbers."""
-    state.geom_solimp[env, 0][0] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
-    state.geom_solref[env, 0][1] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
-    state.eq_data[env, 0][1] = uniform(state, env, 0.5, 0.9)  # pyright: ignore[reportArgumentType]
+    state.geom_solimp[env, 0][0] = uniform(state, env, 0.5, 0.9)
+    state.geom_solref[env, 0][1] = uniform(state, env, 0.5, 0.9)
+    state.eq_data[env, 0][1] = uniform(state, env, 0.5, 0.9)
 
 
 @pytest.mark.parametrize("engine", ["native", "warp"])

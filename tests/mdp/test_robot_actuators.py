@@ -139,14 +139,14 @@ def test_actuators_of_tendons_and_sites_in_the_model_stay_as_they_are(tmp_path: 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"stiffness": {"knee": 3.0}}, r"^--env.stiffness knee matches none of the robot's joints, which are wh"),
+        ({"stiffness": {"knee": 3.0}}, r"^--env.stiffness has the pattern 'knee', which matches none of wh"),
         ({"actuators": {"knee": "effort"}}, r"^--env.actuators knee matches no joint, tendon or site of the robot"),
         ({"actuators": {"arm": "motor"}}, r"^env.actuators is \{'arm': 'motor'\}, but must have one of 'position', 'v"),
         ({"damping": {"arm": -1.0}}, r"^env.damping is \{'arm': -1.0\}, but must be 0 or more and finite for each pat"),
         ({"effort_limit": {"arm": np.inf}}, r"^env.effort_limit is \{'arm': inf\}, but must be 0 or more and finite"),
         ({"actuators": {"arm": "velocity"}}, r"^--env.actuators makes arm a velocity actuator, .* --env.damping\.$"),
         ({"actuators": {"thruster": "position"}}, r"^--env.actuators makes the site thruster a position actuator, but"),
-        ({"armature": {"thruster": 3.0}, "actuators": {"thruster": "effort"}}, r"^--env.armature thruster matches"),
+        ({"armature": {"thruster": 3.0}, "actuators": {"thruster": "effort"}}, r"^--env.armature has the"),
     ],
 )  # fmt: skip
 def test_what_no_actuator_can_be_is_refused(flags: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -232,7 +232,7 @@ def test_a_launch_tells_what_became_of_the_actuators(robot: str) -> None:
 
 
 def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:
-    config = RobotConfig(robot=robot, pose={".*": 0.0, "left_.*": 0.4})
+    config = RobotConfig(robot=robot, pose={"left_.*": 0.4})
     model = build_on_a_plane(config)
     pose = first_pose(model, config)
     assert pose[7:].tolist() == [0.4, 0.4, 0.0, 0.0]  # In the order of the joints in the model.
@@ -249,7 +249,14 @@ def test_a_pose_stands_on_the_ground_with_its_lowest_geom(robot: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ({"pose": {"knee": 1.0}}, r"^--env.pose knee matches none of the robot's joints, which are left_hip, "),
+        ({"pose": {"knee": 1.0}}, r"^--env.pose has the pattern 'knee', which matches none of left_hip, "),
+        (
+            {"pose": {".*": 0.0, "left_.*": 0.4}},
+            r"^--env.pose has two patterns for 'left_hip', '\.\*' and 'left_\.\*': ",
+        ),
+        ({"stiffness": {".*": 9.0, "left_hip": 4.0}}, r"^--env.stiffness has two patterns for 'left_hip', "),
+        ({"armature": {"knee": 0.1}}, r"^--env.armature has the pattern 'knee', which matches none of "),
+        ({"velocity_limit": {"knee": 9.0}}, r"^--env.velocity-limit has the pattern 'knee', which matches none of "),
         ({"pose": {"(": 1.0}}, r"^A key of --env.pose is '\(', which is no pattern that Python understands"),
         ({"stiffness": {"(": 1.0}}, r"^A key of --env.stiffness is '\(', which is no pattern that Python understands"),
         (
@@ -331,7 +338,7 @@ CONFIG = task_config(
         "policy": {
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
             "forces": Obs("contact_forces", contact="feet"),
-            "found": Obs("feet_contact", contact="feet"),
+            "found": Obs("foot_contact", contact="feet"),
         }
     },
     rewards={"contacts": Reward("undesired_contacts", weight=1.0, contact="feet", threshold=1.0)},

@@ -76,7 +76,7 @@ CONFIG = mdp.task_config(
         "policy": {
             "net": mdp.Obs("contact_forces", contact="net"),
             "strong": mdp.Obs(vectors("force"), contact="strong", slot=0),
-            **{f"found_{name}": mdp.Obs("feet_contact", contact=name) for name in CONTACTS},
+            **{f"found_{name}": mdp.Obs("foot_contact", contact=name) for name in CONTACTS},
         },
         "slots": SLOTS,
     },

@@ -391,7 +391,7 @@ TWO_TREES = """
 @wp.func
 def speed_of(state: Any, env: int, i: int, bodies: BodyIds) -> wp.vec3:
     """Return the velocity of a body [m/s]."""
-    return body_lin_vel_w(state, env, bodies[i])  # pyright: ignore[reportArgumentType]  Warp's language.
+    return body_lin_vel_w(state, env, bodies[i])
 
 
 def test_the_velocity_of_a_body_is_mujocos_wherever_its_tree_begins() -> None:

@@ -1,7 +1,5 @@
 """Tasks made of terms: what each declaration does in a step, and what is refused."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations
@@ -269,6 +267,14 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
         (
             {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={"elbow": 1.0})}},
             "rewards.x.factors has no pattern for 'shoulder'",
+        ),
+        (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "elbow": 2.0})}},
+            "rewards.x.factors has two patterns for 'elbow', '.*' and 'elbow': each name must match one.",
+        ),
+        (
+            {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={".*": 1.0, "wrist": 2.0})}},
+            "rewards.x.factors has the pattern 'wrist', which matches none of shoulder, elbow.",
         ),
         (
             {"rewards": {"x": Reward(weighed, 1.0, joints=".*", factors={"elbow": 1.0, "(": 1.0})}},

@@ -1,7 +1,5 @@
 """What terms write: both engines simulate with it, from the same step on; and what no term may write is refused."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportReturnType=false
 # ruff: noqa: ARG001, ARG003, PLR0917
 
 from __future__ import annotations

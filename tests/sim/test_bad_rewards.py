@@ -1,6 +1,5 @@
 """A reward that is not finite is named, by its term and its environments, and is not blamed on the physics."""
 
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
 # A kernel's body is Warp's language, whose arrays pyright reads as Python's.
 
 from __future__ import annotations

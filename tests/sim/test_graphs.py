@@ -21,7 +21,7 @@ def adder(steps: wp.array, amount: float = 1.0) -> Callable[[], None]:
 
     def launches() -> None:
         for _ in range(2):
-            wp.launch(add, dim=steps.shape[0], inputs=[amount], outputs=[steps], device=steps.device)  # pyright: ignore[reportArgumentType]
+            wp.launch(add, dim=steps.shape[0], inputs=[amount], outputs=[steps], device=steps.device)
 
     launches()
     steps.zero_()

@@ -1,8 +1,5 @@
 """Compilation by several processes: one compiles a module, the others wait for it and for nothing else."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 from __future__ import annotations
 
 import logging

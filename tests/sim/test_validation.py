@@ -1,8 +1,5 @@
 """Mistakes that a task's author can make are named while the task is built."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false, reportOperatorIssue=false
-
 from __future__ import annotations
 
 import dataclasses

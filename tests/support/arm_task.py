@@ -1,7 +1,5 @@
 """An arm of two joints, each of whose terms is a `wp.func` and a torch function at once; and a curriculum."""
 
-# The functions of terms are Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportOperatorIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false, reportGeneralTypeIssues=false
 # ruff: noqa: ARG001, ARG003
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """A MuJoCo task that shows what the engines do: a ball that bounces on a plane, beside a cart that a motor pushes."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,8 +1,5 @@
 """A kernel task with one command: a ball that slides as fast as it is told, whatever its policy does."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -12,7 +9,7 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.kernel_task import CommandRange, KernelTask
 
 SCENE = """
 <mujoco>
@@ -74,7 +71,7 @@ class Sliding(KernelTask[SlidingConfig]):
     observations: ClassVar = {"policy": 1}
     num_actions = 1
     reward_terms = ("speed",)
-    commands: ClassVar = {"speed": Command(low=-2.0, high=2.0, unit="m/s")}
+    commands: ClassVar = {"speed": CommandRange(low=-2.0, high=2.0, unit="m/s")}
 
     @property
     def step_dt(self) -> float:

@@ -1,8 +1,5 @@
 """A kernel task whose every number can be worked out by hand, and kernels that get one thing wrong each."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

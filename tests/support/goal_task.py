@@ -1,8 +1,5 @@
 """A task with a goal: episodes of three kinds never meet it, meet it at once, or meet it from the second step on."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false, reportArgumentType=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass

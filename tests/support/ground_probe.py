@@ -1,8 +1,5 @@
 """A kernel that asks the velocity tasks' ground what it is like, at any places."""
 
-# Kernel bodies are Warp's language, whose numbers and arrays pyright reads as Python's. Arrays come by position.
-# pyright: reportIndexIssue=false, reportArgumentType=false, reportGeneralTypeIssues=false
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

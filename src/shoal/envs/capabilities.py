@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from shoal.sim.kernel_task import Command
+    from shoal.sim.kernel_task import CommandRange
     from shoal.sim.nan.dump import Dump
     from shoal.sim.render.rows import Picture
 
@@ -81,7 +81,7 @@ class Capabilities:
         """
         raise NoPictureError("These environments have no picture(): they can be trained and evaluated, and not shown.")
 
-    def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
+    def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command to the policy, and their live tensor, (num_envs, number of them).
 
         A viewer writes it before each step.

@@ -32,7 +32,7 @@ from shoal.envs.capabilities import BAD_REWARD, Capabilities
 from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
-from shoal.sim.kernel_task import Command, KernelTask
+from shoal.sim.kernel_task import CommandRange, KernelTask
 from shoal.sim.nan.dump import Dump
 from shoal.sim.render.rows import Picture
 from shoal.tasks.registry import TaskSpec
@@ -213,7 +213,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         task = self.task
         return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks)
 
-    def commands(self) -> tuple[Mapping[str, Command], torch.Tensor | None]:
+    def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""
         return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
 

@@ -6,9 +6,12 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from shoal.mdp.metadata import let_warp_ignore_metadata
+
 if TYPE_CHECKING:
     from shoal.mdp.public import *  # noqa: F403
 
+let_warp_ignore_metadata()
 _ABSENT = f"module {__name__!r} has no attribute '{{}}'"
 
 

@@ -128,7 +128,7 @@ def affine(i: int, action: float, scale: Numbers, offset: float, lower: Any, upp
 
 
 @wp.func
-def number_of(i: int, numbers: wp.array[wp.float32], otherwise: float) -> float:  # noqa: ARG001
+def number_of(i: int, numbers: wp.array[wp.float32], otherwise: float) -> float:  # noqa: ARG001  # pyright: ignore[reportRedeclaration]  Warp overloads by name.
     """Return the number of a name."""
     return numbers[i]
 

@@ -10,7 +10,6 @@ from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
 import warp as wp
-from warp._src import codegen
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import python_of
@@ -146,7 +145,8 @@ RootBody = Annotated[int, Takes("root", "pattern of one body with a free joint")
 """A body with a free joint; with the default 0 the base, that of the model's first joint."""
 SensorColumn = Annotated[int, _one("sensor")]
 """The first column of a sensor in ``sensordata``."""
-CommandColumn = Annotated[int, Takes("command", "name of a command")]
+COMMAND = Takes("command", "name of a command")
+CommandColumn = Annotated[int, COMMAND]
 """The first column of a command in `state.commands`."""
 Contacts = Annotated[ContactData, Takes("contact", "name of a contact")]
 Numbers = Annotated[wp.array[wp.float32], Takes("numbers", "number by pattern")]
@@ -177,11 +177,6 @@ def takes(annotation: Any) -> Takes | None:
     return None
 
 
-def type_of(annotation: Any) -> Any:
-    """Return the type of an annotation, as Warp reads it."""
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
 @cache
 def hints_of(function: Any) -> dict[str, Any]:
     """Return the annotations of a function, by parameter and ``return``.
@@ -194,15 +189,3 @@ def hints_of(function: Any) -> dict[str, Any]:
         return inspect.get_annotations(python, eval_str=True, locals=dict(inspect.getclosurevars(python).nonlocals))
     except (NameError, AttributeError) as error:
         raise ShoalError(f"An annotation of {python.__name__}() cannot be found ({error}): import it there.") from error
-
-
-_arguments_of = codegen.get_full_arg_spec
-
-
-def _arguments_without_metadata(function: Any) -> inspect.FullArgSpec:
-    """Return what Warp asks for when it defines a function: it knows types alone."""
-    found = _arguments_of(function)
-    return found._replace(annotations={name: type_of(each) for name, each in found.annotations.items()})
-
-
-codegen.get_full_arg_spec = _arguments_without_metadata

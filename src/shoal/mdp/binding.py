@@ -3,7 +3,6 @@
 Numbers are read from an array, so that another weight or range compiles nothing, and a curriculum may change it.
 """
 
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,34 +10,18 @@ from itertools import count
 from typing import Any, get_args
 
 import numpy as np
-import torch
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.annotations import ALIASES, Takes, hints_of, takes, type_of
-from shoal.mdp.functions import find_function, values_of
+from shoal.mdp.annotations import COMMAND, Takes, hints_of, takes
+from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
+from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
 from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
-
-_VECTORS: dict[Any, tuple[str, ...]] = {
-    wp.vec2: ("x", "y"),
-    wp.vec3: ("x", "y", "z"),
-    wp.vec4: ("w", "x", "y", "z"),
-    wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
-}
-"""Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
-_SCALARS: dict[Any, str] = {
-    wp.float32: "{}",
-    float: "{}",
-    wp.int32: "wp.int32({})",
-    int: "wp.int32({})",
-    wp.bool: "({} != 0.0)",
-    bool: "({} != 0.0)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +140,24 @@ class Binder:
         refuse_writes(path, function)
         if not isinstance(function, wp.Function):
             return self._bind_torch(path, term, function)
-        python = python_of(function)
         hints = hints_of(function)
-        values = values_of(path, term, python, skipped=2)
+        values = values_of(path, term, function, ("state", "env", *own))
         self._check_needs(path, function, values)
-        passed = [name for name in values if name in own]
+        passed = [name for name in own if name in hints]
         arguments, columns = list[str](), tuple[str, ...]()
-        for name, value in [*values.items()][len(passed) :]:
-            expression, selected = self._argument(f"{path}.{name}", python, hints.get(name), value, columns)
+        for name, value in values.items():
+            expression, selected = self._argument(f"{path}.{name}", hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
-        parts = _VECTORS.get(hints.get("return"), ("",))
+        parts = VECTORS.get(hints.get("return"), ("",))
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
-            commands = [value for name, value in values.items() if _what(hints.get(name)) == "command"]
+            commands = [value for name, value in values.items() if takes(hints[name]) == COMMAND]
             columns = self.command_columns[commands[0]] if commands else self.action_columns
         if "action" in passed and not by_column:
             if hints["action"] not in (wp.vec3, wp.spatial_vector):
                 raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
-            parts = ("x", "y", "z", "rx", "ry", "rz")[: len(_VECTORS[hints["action"]])]
+            parts = ("x", "y", "z", "rx", "ry", "rz")[: len(VECTORS[hints["action"]])]
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
         own_name, is_updated = path.replace(".", "_"), "is_new" in passed
@@ -209,14 +191,14 @@ class Binder:
         """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
         places: dict[str, int | slice | str] = {}
         columns: tuple[str, ...] = ()
-        hints, values = hints_of(function), values_of(path, term, function, skipped=1)
+        hints, values = hints_of(function), values_of(path, term, function, ("state",))
         self._check_needs(path, function, values)
         for name, value in values.items():
             where = f"{path}.{name}"
             if takes(hints.get(name)) is None:
-                places[name] = self._tensor(where, function, hints.get(name), value)
+                places[name] = self._tensor(where, value)
                 continue
-            expression, selected = self._argument(where, function, hints[name], value, columns)
+            expression, selected = self._argument(where, hints[name], value, columns)
             columns = columns or selected
             places[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
@@ -227,21 +209,17 @@ class Binder:
         self.torch.append(bound)
         return bound
 
-    def _tensor(self, path: str, function: Any, kind: Any, value: Any) -> slice:
+    def _tensor(self, path: str, value: Any) -> slice:
         """Return the places of the numbers of a tensor."""
-        _check_given(path, function, kind, value)
-        if kind not in (torch.Tensor, *_SCALARS, *_VECTORS):
-            raise _unknown(path, kind)
         first = len(self.numbers)
         for at, each in enumerate(numbers_of(path, value, len(value) if isinstance(value, tuple) else 1)):
             self.number(f"{path}.{at}" if isinstance(value, tuple) else path, each)
         return slice(first, len(self.numbers))
 
     def _argument(
-        self, path: str, function: Any, annotation: Any, value: Any, selected: tuple[str, ...]
+        self, path: str, annotation: Any, value: Any, selected: tuple[str, ...]
     ) -> tuple[str, tuple[str, ...]]:
         """Return the expression of an argument, and the names of what it selects."""
-        _check_given(path, function, annotation, value)
         rule = takes(annotation)
         if rule and rule.what in OBJECTS:
             return self.selection(path, rule, value)
@@ -257,10 +235,12 @@ class Binder:
 
     def _without_columns(self, path: str, what: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
         """Return the expression of an argument that selects nothing."""
+        if not selected and (what == "action_columns" or (what == "numbers" and value is not None)):
+            raise ShoalError(f"{path} is of what is selected, but no parameter before it selects anything: add one.")
         if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
-        if what in {"action_columns", "axes"}:
-            rows = value
+        if what in {"axes", "action_columns"}:
+            rows: Any = value
             if what == "action_columns":
                 columns = {each: column for column, each in enumerate(self.action_columns)}
                 rows = [_found(path, each, columns, "an action of it") for each in selected]
@@ -279,20 +259,13 @@ class Binder:
         return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
-        if kind in _VECTORS:
-            numbers = numbers_of(path, value, len(_VECTORS[kind]))
+        if kind in VECTORS:
+            numbers = numbers_of(path, value, len(VECTORS[kind]))
             parts = [self.number(f"{path}.{at}", each) for at, each in enumerate(numbers)]
-            return f"wp.vec{len(parts)}({', '.join(parts)})"
-        if kind not in _SCALARS:
-            raise _unknown(path, kind)
-        if isinstance(value, str):
-            raise UsageError(
-                f"{path} is {value!r}, but must be a number. What selects by name is annotated as one of shoal.mdp: "
-                f"{', '.join(ALIASES)}."
-            )
+            return f"wp.{'spatial_vector' if len(parts) == 6 else f'vec{len(parts)}'}({', '.join(parts)})"  # noqa: PLR2004
         if kind in (int, wp.int32) and isinstance(value, float) and not value.is_integer():
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
-        return _SCALARS[kind].format(self.number(path, value))
+        return SCALARS[kind].format(self.number(path, value))
 
     def selection(self, path: str, rule: Takes, patterns: Any) -> tuple[str, tuple[str, ...]]:
         """Return the argument of what patterns select, and the names."""
@@ -332,30 +305,3 @@ def _found(path: str, name: Any, known: Mapping[str, Any], what: str) -> Any:
         hint = did_you_mean(str(name), known) or f" It has: {', '.join(known) or 'none'}."
         raise ShoalError(f"{path} is '{name}', but the task does not declare {what}.{hint}")
     return known[name]
-
-
-def _what(annotation: Any) -> str:
-    """Return what a parameter takes, in a word; nothing for numbers."""
-    rule = takes(annotation)
-    return rule.what if rule else ""
-
-
-def _check_given(path: str, function: Any, annotation: Any, value: Any) -> None:
-    """Refuse a parameter without a value, or with one if it is made for the term."""
-    rule, is_given = takes(annotation), value is not inspect.Parameter.empty
-    if is_given == bool(rule and not rule.said):
-        remedy = ", or decorate it with @wp.func" if path.endswith(".env") else ""
-        raise ShoalError(
-            f"{path} is given, but made for the term: leave it out."
-            if is_given
-            else f"{path} is missing: {function.__name__}() needs it{remedy}."
-        )
-
-
-def _unknown(path: str, annotation: Any) -> ShoalError:
-    """Return the error of a parameter whose annotation says nothing."""
-    said = "is not annotated" if annotation is None else f"has the type {getattr(annotation, '__name__', annotation)}"
-    return ShoalError(
-        f"{path} {said}: annotate numbers as float, int, bool, wp.vec2, wp.vec3, wp.vec4 or wp.spatial_vector, or of a "
-        f"torch function as torch.Tensor; and what selects by name as one of shoal.mdp: {', '.join(ALIASES)}."
-    )

@@ -16,8 +16,6 @@ from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
 
 _AROUND = wp.vec2(-math.pi, math.pi)
-_Followed = wp.types.vector(length=5, dtype=wp.float32)
-"""A heading [rad], 1 if it is followed, a velocity along x and y of the world [m/s], and 1 if it is followed."""
 
 
 @wp.func
@@ -46,7 +44,7 @@ def uniform_velocity_command(
     lin_vel_x: wp.vec2,
     lin_vel_y: wp.vec2,
     ang_vel_z: wp.vec2,
-    memory: Annotated[wp.array2d[_Followed], Memory],
+    memory: Annotated[wp.array2d[wp.spatial_vector], Memory],
     heading: wp.vec2 = _AROUND,
     heading_command: bool = False,
     heading_control_stiffness: float = 1.0,
@@ -77,7 +75,8 @@ def uniform_velocity_command(
             for column in range(3):
                 state.qvel[env, column] = linear[column]
                 state.qvel[env, 3 + column] = angular[column]
-        memory[env, 0] = moves * _Followed(to, turns, drawn[0], drawn[1], in_world)
+        # A heading, 1 if it is followed, a velocity along x and y of the world, 1 if it is followed, and nothing.
+        memory[env, 0] = moves * wp.spatial_vector(to, turns, drawn[0], drawn[1], in_world, 0.0)
         for column in range(3):
             state.commands[env, first + column] = moves * velocity[column]
     followed = memory[env, 0]

@@ -170,7 +170,7 @@ class RobotConfig(TermsConfig):
     keyframe: str = "home"
     """Keyframe of the first state, and of the joint positions at action 0."""
     pose: dict[str, float] = field(default_factory=dict[str, float])
-    """Joint positions by pattern of their names, instead of the keyframe [rad]; of two that match, the last."""
+    """Joint positions by pattern of their names, instead of the keyframe [rad]; where none matches, the model's."""
     actuators: Annotated[dict[str, str], _ACTUATORS] = field(default_factory=dict[str, str])
     """Kinds of actuators by pattern of joints, instead of position actuators: `position`, `velocity`, `effort`,
     `muscle`, or `none` for a passive joint. A pattern that matches no joint is of tendons, or else of sites."""

@@ -18,7 +18,7 @@ def is_standing(state: Any, env: int, command: CommandColumn, threshold: float) 
 
 
 @wp.func
-def feet_air_time(
+def feet_swing_time(
     state: Any, env: int, contact: Contacts, command: CommandColumn, threshold: float, swing_time: float
 ) -> float:
     """Reward air time beyond `swing_time` [s] at touch-down, unless the command is to stand."""
@@ -50,7 +50,7 @@ def is_commanded(state: Any, env: int, command: CommandColumn, threshold: float)
 
 
 @wp.func
-def feet_in_air(
+def feet_air_time(
     state: Any,
     env: int,
     contact: Contacts,
@@ -59,7 +59,7 @@ def feet_in_air(
     threshold_max: float = 0.5,
     command_threshold: float = 0.5,
 ) -> float:
-    """Reward feet in the air for a time between two [s], where a speed is commanded. mjlab's `feet_air_time`."""
+    """Reward feet in the air for a time between two [s], where a speed is commanded."""
     total = wp.float32(0.0)
     for foot in range(contact.found.shape[1]):
         since = contact.air_time[env, foot]

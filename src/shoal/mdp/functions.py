@@ -4,24 +4,67 @@ import inspect
 from importlib import import_module
 from typing import Any
 
+import torch
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.accesses import python_of
+from shoal.mdp.annotations import ALIASES, hints_of, takes
 from shoal.mdp.terms import Term
 from shoal.user_code import load
 
+VECTORS: dict[Any, tuple[str, ...]] = {
+    wp.vec2: ("x", "y"),
+    wp.vec3: ("x", "y", "z"),
+    wp.vec4: ("w", "x", "y", "z"),
+    wp.spatial_vector: ("xx", "xy", "yx", "yy", "zx", "zy"),
+}
+"""Names of the columns of each vector; six are the first two columns of a rotation matrix, row by row."""
+SCALARS: dict[Any, str] = {
+    wp.float32: "{}",
+    float: "{}",
+    wp.int32: "wp.int32({})",
+    int: "wp.int32({})",
+    wp.bool: "({} != 0.0)",
+    bool: "({} != 0.0)",
+}
+"""Expressions of scalars, from that of a number."""
+_NUMBERS = (torch.Tensor, *SCALARS, *VECTORS)
 
-def values_of(path: str, term: Term, function: Any, skipped: int) -> dict[str, Any]:
-    """Return the value of each parameter but the first `skipped`: the declared one, or the default."""
-    _, *parameters = inspect.signature(function).parameters.values()
-    known = {each.name: each.default for each in parameters[skipped - 1 :]}
-    unknown = [name for name in term.parameters if name not in known]
-    if unknown:
-        raise ShoalError(
-            f"{path}.{unknown[0]} is given, but {function.__name__}() has no such parameter."
-            f"{did_you_mean(unknown[0], known)}"
-        )
-    return {name: getattr(term, name, default) for name, default in known.items()}
+
+def values_of(path: str, term: Term, function: Any, passed: tuple[str, ...]) -> dict[str, Any]:
+    """Return the value of each parameter that is not `passed` by the task: the declared one, the default, or None.
+
+    Raises:
+        ShoalError: A parameter does not exist, is made for the term, is missing, or is annotated as something else;
+            or those that are passed do not come first.
+    """
+    hints, name = hints_of(function), python_of(function).__name__
+    known = {each.name: each.default for each in inspect.signature(python_of(function)).parameters.values()}
+    first = [each for each in passed if each in known]
+    if [*known][: len(first)] != first:
+        raise ShoalError(f"{path}: the first parameters of {name}() must be {', '.join(first)}, in this order.")
+    values = {each: getattr(term, each, known[each]) for each in [*known][len(first) :]}
+    for each in (*term.parameters, *values):
+        rule, is_given = takes(hints.get(each)), values.get(each) is not inspect.Parameter.empty
+        if each not in values:
+            raise ShoalError(f"{path}.{each} is given, but {name}() has no such parameter.{did_you_mean(each, values)}")
+        if rule and not rule.said:
+            if is_given:
+                raise ShoalError(f"{path}.{each} is given, but made for the term: leave it out.")
+            values[each] = None
+        elif not is_given:
+            remedy = ", or decorate it with @wp.func" if each == "env" else ""
+            raise ShoalError(f"{path}.{each} is missing: {name}() needs it{remedy}.")
+        elif rule is None and (isinstance(values[each], str) or hints.get(each) not in _NUMBERS):
+            kind = hints.get(each, "nothing")
+            raise UsageError(
+                f"{path}.{each} is {values[each]!r}, but is annotated as {getattr(kind, '__name__', kind)}, which "
+                f"{'takes numbers' if kind in _NUMBERS else 'no parameter can be'}: annotate numbers as float, int, "
+                "bool, wp.vec2, wp.vec3, wp.vec4 or wp.spatial_vector, or of a torch function as torch.Tensor, and "
+                f"what selects by name as one of shoal.mdp: {', '.join(ALIASES)}."
+            )
+    return values
 
 
 def named_function(func: Any, library: str, path: str, kind: type) -> Any:

@@ -195,18 +195,18 @@ def builtin_sensor(state: Any, env: int, i: int, sensors: SensorColumns) -> floa
 
 
 @wp.func
-def feet_contact(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
+def foot_contact(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return 1 where a foot touches, else 0."""
     return wp.where(contact.found[env, i], 1.0, 0.0)
 
 
 @wp.func
-def feet_air_time(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
+def foot_air_time(state: Any, env: int, i: int, contact: Contacts) -> float:  # noqa: ARG001
     """Return the time that a foot has been in the air [s]."""
     return contact.air_time[env, i]
 
 
 @wp.func
-def feet_height(state: Any, env: int, i: int, contact: Contacts) -> float:
+def foot_height(state: Any, env: int, i: int, contact: Contacts) -> float:
     """Return the height of a foot above the ground [m]."""
     return clearance_of(state.ground, contact.position[env, i])

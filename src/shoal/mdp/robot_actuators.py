@@ -1,6 +1,6 @@
 """The actuators of a robot, as its configuration asks for them by patterns of names. Needs no Warp."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import mujoco
@@ -9,7 +9,7 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.mdp.actuators import JOINT, SCALAR, kind_of_control
 from shoal.mdp.config import RobotConfig
-from shoal.mdp.patterns import matches
+from shoal.mdp.patterns import matches, numbers_by_pattern
 
 _JOINT, _TENDON, _SITE = (int(getattr(mujoco.mjtTrn, f"mjTRN_{each}")) for each in ("JOINT", "TENDON", "SITE"))
 
@@ -29,24 +29,6 @@ _REPLACED = ("position", "velocity", "effort")
 """Kinds of actuators that become another one which is asked for."""
 
 
-def by_pattern(values: Mapping[str, float], names: Collection[str], flag: str) -> dict[str, float]:
-    """Return the number of the first pattern that matches a name, for each name that one matches.
-
-    Raises:
-        UsageError: A pattern matches none of them.
-    """
-    found: dict[str, float] = {}
-    for pattern, value in values.items():
-        matching = [name for name in names if matches(pattern, name, f"A key of --env.{flag}")]
-        if not matching:
-            raise UsageError(
-                f"--env.{flag} {pattern} matches none of the robot's joints, which are {', '.join(names)}: pass "
-                "patterns of their names."
-            )
-        found = dict.fromkeys(matching, value) | found
-    return found
-
-
 def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     """Give each joint the actuator that `config.actuators` asks for, or a position actuator; return how many of these.
 
@@ -62,8 +44,8 @@ def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
     targets = _targets(spec, config)
     names = [name for _, name in targets]
     moved = [name for trn, name in targets if trn != _SITE]
-    numbers = {flag: by_pattern(getattr(config, flag), names, flag) for flag in _ACTIVE}
-    numbers |= {flag: by_pattern(getattr(config, flag), moved, flag) for flag in _PASSIVE}
+    numbers = {flag: _given(config, flag, names) for flag in _ACTIVE}
+    numbers |= {flag: _given(config, flag, moved) for flag in _PASSIVE}
     present = {
         (_JOINT if int(each.trntype) in JOINT else int(each.trntype), each.target): each for each in spec.actuators
     }
@@ -92,6 +74,11 @@ def give_actuators(spec: mujoco.MjSpec, config: RobotConfig) -> int:
         # Euler's method diverges with the damping of an actuator that moves little mass.
         spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
     return made
+
+
+def _given(config: RobotConfig, flag: str, names: Iterable[str]) -> dict[str, float]:
+    """Return the numbers of a flag, by name."""
+    return numbers_by_pattern(f"--env.{flag.replace('_', '-')}", getattr(config, flag), names)
 
 
 def _set_passive(target: Any, own: Mapping[str, float | None]) -> None:
@@ -224,7 +211,7 @@ def _give_curves(spec: mujoco.MjSpec, actuators: Mapping[str, Any], config: Robo
     with the voltage within V K, for K = 1 and R = V/S.
     """
     flags = ("saturation_effort", "velocity_limit")
-    numbers = [by_pattern(getattr(config, flag), actuators, flag) for flag in flags]
+    numbers = [_given(config, flag, actuators) for flag in flags]
     curves = {name: [each.get(name) for each in numbers] for name in sorted({*numbers[0], *numbers[1]})}
     if any(actuators[name].biasprm[2] > 0.0 for name in curves):  # A ratio, of which MuJoCo makes the damping.
         model = spec.copy().compile()

@@ -10,8 +10,8 @@ import numpy as np
 from shoal.errors import UsageError
 from shoal.mdp.actuators import JOINT, kinds_of
 from shoal.mdp.config import RobotConfig, TermsConfig
-from shoal.mdp.patterns import matches
-from shoal.mdp.robot_actuators import KD, KP, by_pattern, give_actuators
+from shoal.mdp.patterns import matches, numbers_by_pattern
+from shoal.mdp.robot_actuators import KD, KP, give_actuators
 from shoal.mdp.scene import compile_spec, read_spec
 from shoal.sim.engines.model_files import find_robot
 
@@ -128,7 +128,7 @@ def first_pose(model: mujoco.MjModel, config: RobotConfig) -> np.ndarray:
         return model.key(config.keyframe).qpos.copy()
     joints = {model.joint(index).name: int(model.jnt_qposadr[index]) for index in range(1, model.njnt)}
     qpos = model.qpos0.copy()
-    for name, value in by_pattern(dict(reversed(config.pose.items())), joints, "pose").items():
+    for name, value in numbers_by_pattern("--env.pose", config.pose, joints).items():
         qpos[joints[name]] = value
     has_plane = bool((model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE).any())
     qpos[2] -= height_above_ground(model if has_plane else build_on_a_plane(config), qpos)

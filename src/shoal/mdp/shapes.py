@@ -1,8 +1,5 @@
 """Shapes of geoms: how far each reaches from its centre in a direction."""
 
-# Warp's language, whose structs, vectors and arrays pyright reads as Python's.
-# pyright: reportInvalidTypeForm=false, reportGeneralTypeIssues=false, reportArgumentType=false, reportCallIssue=false
-
 import mujoco
 import numpy as np
 import warp as wp

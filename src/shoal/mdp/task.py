@@ -29,7 +29,7 @@ from shoal.mdp.stages import BoundTerms, stages_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
-from shoal.sim.kernel_task import Command
+from shoal.sim.kernel_task import CommandRange
 from shoal.sim.mujoco_task import MujocoTask
 from shoal.sim.render.marks import Mark
 from shoal.sim.validation import check_best_metric
@@ -103,7 +103,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
         return self.config.named_roles()
 
-    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+    def build_ground(self) -> Ground:
         """Return the ground: a plane at height 0."""
         ground = Ground()
         ground.heights = wp.zeros((1, 1), dtype=wp.float32, device=self.device)
@@ -188,14 +188,16 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         terms = self.config.terms(group)
         return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
 
-    def _number_commands(self) -> dict[str, Command]:
+    def _number_commands(self) -> dict[str, CommandRange]:
         """Give each command its columns; return the name, range and unit of each."""
-        columns: dict[str, Command] = {}
+        columns: dict[str, CommandRange] = {}
         for name, term in self.config.terms("commands").items():
             self.binder.commands[name], self.binder.command_columns[name] = len(columns), term.columns
             for column, unit in zip(term.columns, term.units, strict=True):
                 low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
-                columns[f"{name}_{column}" if column in columns else column] = Command(low=low, high=high, unit=unit)
+                columns[f"{name}_{column}" if column in columns else column] = CommandRange(
+                    low=low, high=high, unit=unit
+                )
         return columns
 
     def allocate(self) -> None:
@@ -248,8 +250,6 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             logger.info("%s", self.torch_terms.describe_cost())
         self._check_curricula()
         self._apply_curricula()
-
-    # Curricula: the host counts the steps of the training, and writes numbers between two steps.
 
     def step(self) -> None:
         """Advance all environments by one step, with the numbers that the curricula have come to."""
@@ -344,7 +344,7 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         generated = self._kernels[stage]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, generated.arguments, dim=dim)  # pyright: ignore[reportArgumentType]
+            self.launch(generated.kernel, generated.arguments, dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise

@@ -37,7 +37,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         model.stat.center = np.mean(extent(model, model.qpos0), axis=0)
         return model
 
-    def build_ground(self) -> Ground:  # pyright: ignore[reportGeneralTypeIssues]  A struct.
+    def build_ground(self) -> Ground:
         """Return the height field."""
         ground = Ground()
         ground.heights = wp.array(self.terrain.heights, dtype=wp.float32, device=self.device)

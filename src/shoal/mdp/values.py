@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.errors import UsageError
-from shoal.mdp.patterns import matches
+from shoal.mdp.patterns import numbers_by_pattern
 
 
 def grid_points(length: float, width: float, spacing: float) -> np.ndarray:
@@ -23,14 +23,11 @@ def numbers_by_name(path: str, value: Any, names: tuple[str, ...]) -> list[float
         if len(numbers) != len(names):
             raise UsageError(f"{path} has {len(numbers)} numbers for {len(names)} names ({', '.join(names)}).")
         return numbers_of(path, numbers, len(names))
-    found: list[float] = []
-    for name in names:
-        matching = [number for pattern, number in value.items() if matches(pattern, name, f"A key of {path}")]
-        if len(matching) != 1:
-            count = "no pattern" if not matching else "more than one pattern"
-            raise UsageError(f"{path} has {count} for '{name}': each name must match one of {', '.join(value)}.")
-        found.append(float(matching[0]))
-    return found
+    found = numbers_by_pattern(path, value, names)
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise UsageError(f"{path} has no pattern for '{missing[0]}': each name must match one of {', '.join(value)}.")
+    return [found[name] for name in names]
 
 
 def numbers_of(path: str, value: Any, count: int) -> list[float]:

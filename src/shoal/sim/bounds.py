@@ -4,9 +4,6 @@ Warp checks no index otherwise: a kernel that writes one column too many writes 
 other memory. In debug mode it ends its process, and what ran last is in memory and in a file that the parent reads.
 """
 
-# A kernel's body is Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 import ctypes
 import faulthandler
 import logging

@@ -53,7 +53,7 @@ def shared_kernel_cache(beat: Heartbeat) -> Iterator[None]:
         with _module_lock(folder, binary, beat), _temporary_files_in(folder, folder.path / "temporary"):
             return compile_now()
 
-    wp.Module._compile = compile_locked  # noqa: SLF001  # pyright: ignore[reportAttributeAccessIssue]
+    wp.Module._compile = compile_locked  # noqa: SLF001
     try:
         yield
     finally:

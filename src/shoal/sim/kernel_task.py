@@ -43,7 +43,7 @@ ConfigT = TypeVar("ConfigT", bound=EnvConfig)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandRange:
     """Range and unit of one column of a task's commands, for viewers and exports."""
 
     low: float
@@ -81,7 +81,7 @@ class KernelTask(ABC, Generic[ConfigT]):
     """Names of the columns of `metric_values`: logged as means, beside the reward terms."""
     best_metric: str | None = None
     """The one of `metrics` that scores checkpoints. None: the mean return, or with a curriculum nothing."""
-    commands: ClassVar[Mapping[str, Command]] = MappingProxyType({})
+    commands: ClassVar[Mapping[str, CommandRange]] = MappingProxyType({})
     """Names and ranges of the columns of `command_array`, in their order."""
     observation_terms: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     """Columns of each observation term by group, in their order; empty without terms."""

@@ -1,8 +1,5 @@
 """Kernel probe of `shoal doctor`: compile, run and capture one small kernel on one device."""
 
-# A kernel's body is Warp's language, whose arrays pyright reads as Python's.
-# pyright: reportIndexIssue=false
-
 import time
 from typing import Any
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import viser
 
-from shoal.sim.kernel_task import Command
+from shoal.sim.kernel_task import CommandRange
 from shoal.viewer.playback import EnvStatus
 
 Action = Literal["pause", "step", "reset", "load"]
@@ -15,7 +15,7 @@ Action = Literal["pause", "step", "reset", "load"]
 class ControlPanel:
     """The controls. Public ones are read by the viewer's loop; `clicks` returns each click of a button once."""
 
-    def __init__(self, gui: viser.GuiApi, *, num_envs: int, commands: Mapping[str, Command], follow: bool) -> None:
+    def __init__(self, gui: viser.GuiApi, *, num_envs: int, commands: Mapping[str, CommandRange], follow: bool) -> None:
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         with gui.add_folder("Policy"):
             self._checkpoint = gui.add_text("Checkpoint", "", disabled=True)
@@ -80,7 +80,7 @@ class ControlPanel:
                 slider.value = value
 
 
-def _slider(gui: viser.GuiApi, name: str, command: Command) -> viser.GuiSliderHandle[float]:
+def _slider(gui: viser.GuiApi, name: str, command: CommandRange) -> viser.GuiSliderHandle[float]:
     label = f"{name} [{command.unit}]" if command.unit else name
     step = (command.high - command.low) / 200
     nearest_to_zero = min(max(0.0, command.low), command.high)

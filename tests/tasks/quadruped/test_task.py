@@ -90,7 +90,7 @@ def test_reward_terms_are_what_their_names_say() -> None:
         "joint_torques": (torques**2).sum(axis=1),
         "joint_acc": (((joint_speeds - before["joint_vel"][:, 6:]) / 0.02) ** 2).sum(axis=1),
         "action_rate": ((actions - before["action"]) ** 2).sum(axis=1),
-        "feet_air_time": np.where(stands, 0.0, swings),
+        "feet_swing_time": np.where(stands, 0.0, swings),
         "joint_deviation": ((angles - standing) ** 2).sum(axis=1) * np.where(stands, 10.0, 1.0),
         "feet_slip": np.where(touches & (before["contact_time"] > 0), slips, 0.0).sum(axis=1),
     }
@@ -98,7 +98,7 @@ def test_reward_terms_are_what_their_names_say() -> None:
     assert expected.keys() == terms.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(terms[name], values, rtol=2e-4, atol=1e-4, err_msg=name)
-        if name != "feet_air_time":
+        if name != "feet_swing_time":
             assert np.ptp(values) > 0, name
     assert touches.any()
     assert (touches & was_in_air).any()

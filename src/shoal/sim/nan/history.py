@@ -109,7 +109,7 @@ class History:
 
     def _launch(self, kernel: Callable[..., None], dim: tuple[int, ...], arguments: list[wp.array]) -> None:
         wp.launch(
-            kernel,  # pyright: ignore[reportArgumentType] - the decorator turns a function into a kernel
+            kernel,
             dim=dim,
             inputs=arguments,
             device=self._device,

@@ -4,7 +4,7 @@ Terms, weights and ranges are those of mjlab 1.6.0's `tracking_env_cfg.py`, whic
 unless docs/tasks/tracking.md says otherwise.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from shoal.mdp.config import RobotConfig, task_config
@@ -36,14 +36,12 @@ class TrackingConfig(RobotConfig):
 
     def in_play(self) -> Self:
         """Return the same without adaptive sampling: episodes begin anywhere in the motion."""
-        own = super().in_play()
-        return replace(own, events=replace(own.events, start=replace(own.events.start, uniform_ratio=1.0)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        return super().in_play().change(events={"start": {"uniform_ratio": 1.0}})
 
     def undisturbed(self) -> Self:
         """Return the same without noise and pushes, and with episodes that begin exactly on the motion."""
-        calm = super().undisturbed()
         still = dict.fromkeys(("position", "x", "y", "z", "roll", "pitch", "yaw"), _NEVER)
-        return replace(calm, events=replace(calm.events, start=replace(calm.events.start, **still)))  # pyright: ignore[reportAttributeAccessIssue, reportCallIssue]
+        return super().undisturbed().change(events={"start": still})
 
 
 def _observed(*, noise: float) -> dict[str, Any]:

@@ -33,12 +33,13 @@ class Tracking(RobotTask[TrackingConfig]):
     def own_state(self) -> dict[str, Any]:
         """Return the motion, and where in it each environment is."""
         motion = self.motion
-        reference = Reference()
+        struct: Any = Reference
+        reference = struct()
         reference.frames = len(motion.qpos)
         for name in ("qpos", "qvel", "body_pos", "body_quat", "body_lin_vel", "body_ang_vel"):
             values = getattr(motion, name)
             real_last = np.roll(values, -1, axis=-1) if name == "body_quat" else values
-            dtype = Reference.vars[name].type.dtype
+            dtype = struct.vars[name].type.dtype
             setattr(reference, name, wp.array(real_last, dtype=dtype, device=self.device))
         self.start_frame = self.array("start_frame", dtype=wp.int32)
         """Frame that each episode began in."""

@@ -64,7 +64,7 @@ G1_FLAT = task_config(
         "body_ang_vel": Reward("body_angular_velocity_penalty", weight=-0.05, body="torso_link"),
         "joint_limits": Reward("joint_pos_limits", weight=-1.0, joints=ALL),
         "action_rate": Reward("action_rate_l2", weight=-0.1),
-        "air_time": Reward("feet_in_air", weight=0.0, contact="feet", command="twist"),
+        "air_time": Reward("feet_air_time", weight=0.0, contact="feet", command="twist"),
         "foot_clearance": Reward("feet_clearance", weight=-2.0, target_height=0.1, **_FEET),
         "foot_swing_height": Reward("feet_swing_height", weight=-0.25, target_height=0.1, **_FEET),
         "foot_slip": Reward("feet_slip", weight=-0.1, **_FEET),

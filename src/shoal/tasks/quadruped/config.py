@@ -26,8 +26,8 @@ _TERMS: dict[str, Any] = {
         "joint_torques": Reward("joint_torques_l2", weight=-2e-4, actuators=ALL),
         "joint_acc": Reward("joint_acc_l2", weight=-2.5e-7, joints=ALL),
         "action_rate": Reward("action_rate_l2", weight=-0.01),
-        "feet_air_time": Reward(
-            "feet_air_time", weight=0.1, contact="feet", command="twist", threshold=0.1, swing_time=0.25
+        "feet_swing_time": Reward(
+            "feet_swing_time", weight=0.1, contact="feet", command="twist", threshold=0.1, swing_time=0.25
         ),
         "joint_deviation": Reward(
             "joint_deviation_l2", weight=-0.1, joints=ALL, command="twist", threshold=0.1, standing=10.0
