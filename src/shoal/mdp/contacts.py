@@ -9,9 +9,12 @@ from shoal.mdp.ground import normal_of, surface_at
 from shoal.mdp.needs import contact_field
 from shoal.mdp.shapes import reach
 
-_Force, _Torque, _Dist, _Pos, _Normal, _Tangent = (
-    Annotated[Contacts, contact_field(name)] for name in ("force", "torque", "dist", "pos", "normal", "tangent")
-)
+_Force = Annotated[Contacts, contact_field("force")]
+_Torque = Annotated[Contacts, contact_field("torque")]
+_Dist = Annotated[Contacts, contact_field("dist")]
+_Pos = Annotated[Contacts, contact_field("pos")]
+_Normal = Annotated[Contacts, contact_field("normal")]
+_Tangent = Annotated[Contacts, contact_field("tangent")]
 """Contacts with a field."""
 
 

@@ -131,14 +131,15 @@ def bind_contacts(
         ShoalError: A function is of no geoms or bodies.
     """
     found: dict[str, Bound] = {}
+    struct: Any = ContactData
     for name, term in terms.items():
-        contact = binder.structs[name] = ContactData()
+        contact = binder.structs[name] = struct()
         is_sensed = _is_sensed(term)
         bound = _bind_sensed(binder, name, term) if is_sensed else binder.bind(f"contacts.{name}", term, "contacts")
         if not bound.of:
             raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
         binder.columns[name], found[name] = bound.columns, bound
-        for field, kind in ContactData.vars.items():
+        for field, kind in struct.vars.items():
             if getattr(kind.type, "ndim", 0) == 2:  # noqa: PLR2004  A row for each environment.
                 setattr(contact, field, allocate(f"contacts/{name}/{field}", len(bound.columns), kind.type.dtype))
     return found
