@@ -50,7 +50,7 @@ class Controller:
                 self.acted[column] = self.home[joint] * (acted["function"] == "joint_position"), scale, limits
         self.data = mujoco.MjData(spec.compile())
         self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]
-        self.pasts = [deque(maxlen=term["history"]) for term in self.terms]
+        self.pasts = [deque(maxlen=term["history_length"]) for term in self.terms]
         self.commands = {name: np.zeros(len(columns)) for name, columns in metadata["commands"].items()}
         self.action = np.zeros(len(self.acted))
         for term in self.terms:
@@ -78,9 +78,9 @@ class Controller:
     def observe(self) -> np.ndarray:
         """Return what the policy observes: each term clipped, scaled, and with its history."""
         for term, past in zip(self.terms, self.pasts, strict=True):
-            limit = term["clip"] or np.inf
-            value = term["scale"] * np.clip(self.measure(term)[term["function"]], -limit, limit)
-            past.extend([value] * (1 if past else term["history"]))
+            low, high = term["clip"] or (-np.inf, np.inf)
+            value = np.clip(self.measure(term)[term["function"]], low, high) * term["scale"]
+            past.extend([value] * (1 if past else term["history_length"]))
         return np.concatenate([value for past in self.pasts for value in past]).astype(np.float32)
 
     def step(self) -> tuple[np.ndarray, np.ndarray]:

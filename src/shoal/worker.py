@@ -36,7 +36,7 @@ from shoal.learn.loop import TrainingLoop
 from shoal.learn.metrics import Row, open_writers
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.run_json import write_launch
-from shoal.learn.state import resume_environments
+from shoal.learn.state import restore_curriculum, resume_environments
 from shoal.learn.videos import recording
 from shoal.plan.checkpoints import Checkpoint, best_good, model_sums
 from shoal.plan.job import EvaluatePlan
@@ -294,7 +294,9 @@ def _export(plan: TrainPlan, env: VecEnv, loop: TrainingLoop) -> None:
         _export_as(plan.run.policy_onnx, exported, plan, env, loop)
         if best is not None and best != exported:
             exported = best
-            loop.restore(read_checkpoint(best.model), weights_only=True)
+            state = read_checkpoint(best.model)
+            loop.restore(state, weights_only=True)
+            restore_curriculum(loop.capabilities, state)
             loop.iteration = best.iteration
             _export_as(plan.run.best_onnx, best, plan, env, loop)
     except Exception as error:  # noqa: BLE001  Exporters raise many kinds, and the training has succeeded.

@@ -33,7 +33,7 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     # The nominal robot, in a command that stays.
     startup = {name: None for name, event in usual.terms("events").items() if event.mode == "startup"}
     config = usual.undisturbed().change(events=startup)
-    speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history=3)
+    speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history_length=3)
     observed = replace(config.observations, policy=replace(config.observations.policy, joint_vel=speeds))
     twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)
     config = replace(config, engine="native", commands=replace(config.commands, twist=twist), observations=observed)

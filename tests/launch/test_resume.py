@@ -32,6 +32,10 @@ CASES = {
     ),
     # Its curricula go on in the middle of what is tried: at steps 12 and 30 of 48.
     "terms": (f"{ARM}:TorchArm", "--env.curricula.reach.steps", "0", "30"),
+    "metric": (
+        *(f"{ARM}:Arm", "--env.curricula.reach.steps", "--env.curricula.reach.when", "Train/mean_episode_length"),
+        *("--env.curricula.reach.above", "0.5", "9"),
+    ),
     "motion": ("Humanoid-Tracking-Flat", "--num-envs", "16", "--env.episode-length-s", "0.4"),
     "manipulation": ("Arm-Lift-Cube", "--num-envs", "16", "--env.episode-length-s", "0.4"),
     "recurrent": (
@@ -69,6 +73,7 @@ def trained(where: Path, case: str, *flags: str) -> Ended:
                 ("mujoco", "1"),
                 ("mujoco", "2"),
                 ("terms", "2"),
+                ("metric", "2"),
                 ("motion", "2"),
                 ("manipulation", "2"),
                 ("recurrent", "2"),

@@ -72,8 +72,8 @@ def test_the_loss_falls_to_a_teacher_that_never_changes() -> None:
             "was trained with --env.actions.joint-pos.scale 0.3, and here that is --env.actions.joint-pos.scale 0.5",
         ),
         (
-            (*STUDENT, "--teacher", "TEACHER", "--env.observations.critic.joint-vel.history", "2"),
-            "was trained with --env.observations.critic.joint-vel.history 1, and here that is",
+            (*STUDENT, "--teacher", "TEACHER", "--env.observations.critic.joint-vel.history-length", "2"),
+            "was trained with --env.observations.critic.joint-vel.history-length 0, and here that is",
         ),
     ],
 )

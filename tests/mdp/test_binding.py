@@ -21,6 +21,7 @@ from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import GeomId, Geoms, Joints
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.needs import needs_of
+from shoal.mdp.noise import Gaussian
 from shoal.mdp.rewards import angular_momentum_penalty
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
@@ -174,11 +175,23 @@ REFUSED: dict[str, tuple[Any, str]] = {
     # Values of another type or number.
     "noise": (
         lambda: observed(Obs("joint_pos_rel", joints=ALL, noise=(-0.1, 0.1))),
-        "env.observations.policy.x0.noise is [-0.1, 0.1], but must be a number.",
+        "env.observations.policy.x0.noise is (-0.1, 0.1), but must be at least 0.",
+    ),
+    "noise_below_zero": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, bias=Gaussian(-0.1))),
+        "env.observations.policy.x0.bias.std is -0.1, but must be at least 0.",
+    ),
+    "noise_in_words": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, noise="large")),
+        "env.observations.policy.x0.noise is 'large', but must be a number.",
     ),
     "clip": (
-        lambda: observed(Obs("joint_pos_rel", joints=ALL, clip=(-1.0, 1.0))),
-        "clip is [-1.0, 1.0], but must be a number.",
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, clip=(1.0, -1.0))),
+        "env.observations.policy.x0.clip is (1.0, -1.0), but must be finite, the smaller number first",
+    ),
+    "lags": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, delay_min_lag=2)),
+        "env.observations.policy.x0.delay_min_lag is 2, but must be at most delay_max_lag, which is 0.",
     ),
     "action_clip": (
         lambda: {"actions": {"a": Action("joint_position", actuators=ALL, scale=1.0, clip=(-1.0, 1.0))}},
@@ -188,9 +201,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: rewarded(Reward(first_joint, "heavy")),  # pyright: ignore[reportArgumentType]
         "env.rewards.x0.weight is 'heavy', but must be a number.",
     ),
-    "history": (
-        lambda: observed(Obs("joint_pos_rel", joints=ALL, history=2.0)),
-        "history is 2.0, but must be a whole number.",
+    "history_length": (
+        lambda: observed(Obs("joint_pos_rel", joints=ALL, history_length=2.0)),
+        "history_length is 2.0, but must be a whole number.",
     ),
     "interval": (
         lambda: {"events": {"x": Event("hold_default_pose", "interval", actuators=ALL, interval=1.0)}},

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 import warp as wp
 
-from shoal.mdp.annotations import Memory
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.mdp.annotations import CommandColumn, Memory
 from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.marks import shows
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Event, Obs, Reward
+from shoal.sim.render.marks import Mark, Sphere
 
 BALL = """
 <mujoco>
@@ -175,3 +178,62 @@ def test_a_command_with_memory_is_called_in_every_step_and_begins_again_with_the
             seen.append(observed(task)[0].tolist())
         assert seen == [[1, 1], [1, 2], [1, 3], [1, 4], [1, 5], [2, 6], [2, 7]]
         task.restart()
+
+
+HELD = np.array([0.3, -0.2, 0.1], dtype=np.float32)
+
+
+def test_what_a_viewer_writes_holds_until_it_lets_go_whatever_the_task_would_draw() -> None:
+    task = build(num_envs=4, heading_command=True, heading=(3.0, 3.0), rel_world_envs=1.0, resampling_time=(0.01, 0.01))
+    env, seen = WarpVecEnv(task), list[np.ndarray]()
+    env.hold_commands(held=True)
+    task.command_array.assign(np.tile(HELD, (4, 1)))
+    for step in range(8):
+        if step == 4:
+            task.restart()  # A new episode, too.
+        task.step()
+        seen.append(observed(task))
+    np.testing.assert_array_equal(seen, np.tile(HELD, (8, 4, 1)))
+    env.hold_commands(held=False)
+    for _ in range(4):
+        task.step()
+    assert (observed(task)[:, 2] != np.float32(0.1)).all()
+
+
+def test_a_command_brings_its_metrics_and_marks_along() -> None:
+    task = build(num_envs=8)
+    assert task.metrics == ("twist/error_vel_xy", "twist/error_vel_yaw")
+    for _ in range(3):
+        task.step()
+    command, qvel = observed(task).astype(float), task.qvel.numpy().astype(float)
+    lin_vel = np.einsum("nij,ni->nj", rotations(task), qvel[:, :3])
+    wanted = [np.hypot(*(command - lin_vel).T[:2]), np.abs(command[:, 2] - qvel[:, 5])]
+    np.testing.assert_allclose(task.metric_values.numpy().T, wanted, atol=1e-5)
+    row = {"commands": np.zeros(3), "qpos": task.qpos.numpy()[0], "qvel": qvel[0]}
+    arrows = task.marks(row | {"commands": np.array([1.0, 0.0, 0.0])})
+    np.testing.assert_allclose(arrows[0].vector, 0.5 * rotations(task)[0][:, 0], atol=1e-6)
+    assert len(arrows) == 4
+    drawn = build(num_envs=1, command=Command(ahead, columns={"x": "m"}, resampling_time=(1.0, 1.0)))
+    (sphere,) = drawn.marks({"commands": np.array([0.7])})
+    assert (tuple(np.round(sphere.position, 6)), drawn.metrics) == ((0.7, 0.0, 0.0), ("twist/doubled",))
+    drawn.step()
+    assert drawn.metric_values.numpy().tolist() == [[2.0]]
+
+
+@wp.func
+def doubled(state: Any, env: wp.int32, command: CommandColumn) -> wp.float32:
+    """Return twice the command."""
+    return 2.0 * state.commands[env, command]
+
+
+def sphere(task: Any, first: int, row: Any) -> list[Mark]:
+    """Draw the place."""
+    assert task.commands
+    return [Sphere((float(row["commands"][first]), 0.0, 0.0), radius=0.1)]
+
+
+@shows(sphere, doubled=doubled)
+@wp.func
+def ahead(state: Any, env: wp.int32, first: wp.int32) -> None:
+    """Command one place."""
+    state.commands[env, first] = 1.0

@@ -64,9 +64,9 @@ CONFIG = task_config(
     },
     observations={
         "policy": {
-            "ang_vel": Obs("base_ang_vel"),
-            "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "joint_vel": Obs("joint_vel_rel", joints=".*", scale=0.1, history=2),
+            "ang_vel": Obs("base_ang_vel", clip=(-0.5, 1.0), scale=(1.0, 2.0, 3.0)),
+            "joint_pos": Obs("joint_pos_rel", joints=".*", clip={"a": 0.2, "passive|b|c": 1.0}),
+            "joint_vel": Obs("joint_vel_rel", joints=".*", scale=0.1, history_length=2),
             "actions": Obs("last_action", actuators=".*"),
         }
     },

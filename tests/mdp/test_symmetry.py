@@ -60,7 +60,7 @@ CONFIG = task_config(
         "policy": {
             "lin_vel": Obs("base_lin_vel"),
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "knees": Obs("joint_vel_rel", joints=".*_knee", history=2),
+            "knees": Obs("joint_vel_rel", joints=".*_knee", history_length=2),
             "command": Obs("velocity_command", command="twist"),
         }
     },
@@ -165,6 +165,14 @@ def own_velocity(state: Any) -> torch.Tensor:
         (
             {"actions": {"knees": Action("joint_position", actuators=_KNEES, scale={"left.*": 1, "right.*": 2})}},
             r"the mirror image of the action knees \(joint_position, whose scale differs between the sides\), but",
+        ),
+        (
+            {"observations": {"policy": {"turn": Obs("base_ang_vel", clip=(-1.0, 2.0))}}},
+            r"the mirror image of the observation turn \(base_ang_vel, whose clip differs between the sides\), but",
+        ),
+        (
+            {"observations": {"policy": {"x": Obs("joint_vel_rel", joints=".*knee", clip={"left.*": 1, "r.*": 2})}}},
+            r"the mirror image of the observation x \(joint_vel_rel, whose clip differs between the sides\), but",
         ),
         (
             {"actions": {"knees": Action("ema_joint_position_to_limits", actuators=_KNEES, alpha=0.5)}},

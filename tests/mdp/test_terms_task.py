@@ -94,7 +94,7 @@ CONFIG = task_config(
     observations={
         "policy": {
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "elapsed": Obs(elapsed, history=3),
+            "elapsed": Obs(elapsed, history_length=3),
             "last": Obs(elapsed, scale=0.5, clip=4.0),
         },
         "critic": {"joint_pos": Obs("joint_pos_rel", joints=".*", noise=0.1)},
@@ -172,7 +172,7 @@ def test_history_is_oldest_first_and_begins_with_the_first_value() -> None:
 
 def test_a_delay_is_drawn_for_each_episode_and_is_at_most_what_was_declared() -> None:
     observed = {
-        "policy": {"joint_pos": None, "elapsed": None, "last": Obs(elapsed, delay=2)},
+        "policy": {"joint_pos": None, "elapsed": None, "last": Obs(elapsed, delay_max_lag=2, delay_hold_prob=1.0)},
         "critic": {"x": Obs(elapsed)},
     }
     task = build(num_envs=64, observations=observed, terminations={"late": None})
@@ -297,8 +297,8 @@ def test_what_is_misspelt_is_refused_with_the_nearest_name(changes: dict[str, An
 
 
 def test_what_is_out_of_range_is_refused_by_its_name() -> None:
-    with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history is 0, but must be at least 1\."):
-        CONFIG.change(observations={"policy": {"last": Obs(elapsed, history=0)}})
+    with pytest.raises(UsageError, match=r"^env\.observations\.policy\.last\.history_length is -1, but must be at le"):
+        CONFIG.change(observations={"policy": {"last": Obs(elapsed, history_length=-1)}})
     with pytest.raises(UsageError, match=r"^env\.events\.x\.speed is \(2\.0, 1\.0\), but must be finite, the smaller"):
         CONFIG.change(events={"x": Event(kick, "reset", speed=(2.0, 1.0))})
     with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0\."):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from support.calm import changed
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp import tiles
 from shoal.mdp.scene import compile_scene
-from shoal.mdp.terms import Tile
+from shoal.mdp.terms import COUNTS, Tile
 from shoal.mdp.terrain import make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TILES
 from shoal.tasks.humanoid.velocity import G1_ROUGH
@@ -98,6 +99,29 @@ def test_numbers_of_a_kind_and_kinds_of_ones_own_make_the_ground() -> None:
     assert np.ptp(make_terrain(config).heights) == pytest.approx(0.8, abs=0.01)
     own = ROUGH.change(tiles={"craters": Tile(craters, depth=0.5), "rough": None}, terrains=("craters",))
     assert make_terrain(own).heights.min() == -0.5
+
+
+def test_a_whole_number_of_a_tile_is_a_number_unless_the_function_counts_with_it() -> None:
+    own = ROUGH.change(
+        tiles={"craters": Tile(craters, depth=1), "stairs": Tile("pyramid_stairs", **(STAIRS | {"step_width": 1}))},
+        terrains=("craters",),
+    )
+    config = changed(own, tiles={"craters": {"depth": 0.5}, "stairs": {"step_width": 0.5}})
+    assert make_terrain(config).heights.min() == -0.5
+    assert type(config.terms("tiles")["stairs"].step_width) is float
+    with pytest.raises(UsageError, match=r"num_waves is 2\.5, but must be a whole number\."):
+        changed(ROUGH, tiles={"wave_terrain": {"num_waves": 2.5}})
+    counts = {
+        name
+        for function in vars(tiles).values()
+        if inspect.isfunction(function)
+        for name, kind in inspect.signature(function).parameters.items()
+        if kind.annotation is int
+    }
+    assert counts == COUNTS
+
+
+STAIRS = {"step_height_range": (0.0, 0.1), "step_width": 0.3, "platform_width": 3.0, "border_width": 1.0}
 
 
 def test_tiles_of_another_size_have_steps_of_the_same_size_in_smaller_cells() -> None:

@@ -51,7 +51,11 @@ def test_what_torch_functions_cost_is_logged(caplog: pytest.LogCaptureFixture) -
 def test_a_controller_is_told_the_name_of_a_torch_function() -> None:
     tip, speeds = build(TorchArm).deployment()["observations"]["policy"]
     assert (tip["function"], tip["columns"], tip["parameters"]) == ("tip_torch", ["x", "y", "z"], {"site": "tip"})
-    assert (speeds["function"], speeds["columns"], speeds["clip"]) == ("speeds_torch", ["shoulder", "elbow"], 3.0)
+    assert (speeds["function"], speeds["columns"], speeds["clip"]) == (
+        "speeds_torch",
+        ["shoulder", "elbow"],
+        [-3.0, 3.0],
+    )
 
 
 def failed_torch(state: Any) -> torch.Tensor:

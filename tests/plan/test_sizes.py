@@ -75,7 +75,7 @@ def test_a_replay_buffer_is_experience_of_all_its_steps() -> None:
         # With other settings that matter, nothing is known of the environment.
         (("--env.nconmax", "16"), 24 * (1 + 7) * 4),
         (("--env.njmax", "4096"), 24 * (1 + 7) * 4),
-        (("--env.observations.policy.joint-pos.history", "2"), 24 * (1 + 7) * 4),
+        (("--env.observations.policy.joint-pos.history-length", "2"), 24 * (1 + 7) * 4),
     ],
 )
 def test_the_gpu_memory_of_an_environment_is_declared_for_settings_that_leave_it_alone(

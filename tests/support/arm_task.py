@@ -135,7 +135,7 @@ def terms(*, torch: bool) -> dict[str, Any]:
     return {
         "observations": {
             "policy": {
-                "tip": Obs(pick(tip), site="tip", scale=2.0, history=2, **xyz),
+                "tip": Obs(pick(tip), site="tip", scale=2.0, history_length=2, **xyz),
                 "speeds": Obs(pick(speeds), joints=".*", clip=3.0),
             }
         },

@@ -16,6 +16,7 @@ import warp as wp
 from shoal import mdp
 from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import hints_of, takes
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.terms import CHOICES, CONTACT_FIELDS
 
 DECLARATIONS: dict[str, Any] = {
@@ -173,7 +174,9 @@ class _Terms:
             given["mode"] = self.rng.choice(["interval", "step"] if has_interval else ["startup", "reset"])
             given |= {"interval": (0.01, 0.03)} if has_interval else {}
         if group == "observations" and self.rng.random() < 0.5:
-            given |= {"noise": 0.1, "history": self.rng.randint(1, 2), "delay": self.rng.randint(0, 1)}
+            noise = self.rng.choice([0.1, Gaussian(0.1), Uniform(-0.1, 0.2, operation="scale")])
+            given |= {"noise": noise, "bias": self.rng.choice([0.0, 0.1]), "history_length": self.rng.randint(0, 2)}
+            given |= {"delay_max_lag": self.rng.randint(0, 2), "delay_hold_prob": self.rng.choice([0.0, 0.5, 1.0])}
         return DECLARATIONS[group](function.__name__, **given)
 
     def sensed(self) -> Any:

@@ -308,8 +308,9 @@ def parse_policy(command: Command, arguments: Sequence[str], **operands: str) ->
         run = run_of(model)
     if run is not None:
         trained = config_of_run(task, learner, run, config.log_root, trust=None if config.trust else "--trust")
-    env = trained.env.in_play()
-    if isinstance(config, ExportConfig) or not config.disturbances:
+    # An export says what held in the training: delays, and ranges that a curriculum has come to.
+    env = trained.env if isinstance(config, ExportConfig) else trained.env.in_play()
+    if not isinstance(config, ExportConfig) and not config.disturbances:
         env = env.undisturbed()
     default = replace(default, env=env, learner=trained.learner, agent=trained.agent)
     config = parse_flags(command, default, words)

@@ -55,6 +55,9 @@ class Capabilities:
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
         """Restore counts that were added up over all ranks."""
 
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Follow the metrics of an iteration of the training, see `KernelTask.follow_metrics`."""
+
     def rows(self) -> Mapping[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...). Empty where unknown."""
         return {}
@@ -84,9 +87,16 @@ class Capabilities:
     def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command to the policy, and their live tensor, (num_envs, number of them).
 
-        A viewer writes it before each step.
+        A viewer writes it before each step, see `hold_commands`.
         """
         return {}, None
+
+    def hold_commands(self, *, held: bool) -> None:
+        """Leave the commands as a viewer has written them, or draw and update them again."""
+
+    def records(self) -> Mapping[str, torch.Tensor]:
+        """Return what is recorded of the present state beside observations and actions. Shapes (num_envs, columns)."""
+        return {}
 
     def deployment(self) -> Mapping[str, Any]:
         """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""

@@ -32,6 +32,7 @@ from shoal.envs.capabilities import BAD_REWARD, Capabilities
 from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
+from shoal.sim.graphs import torch_stream
 from shoal.sim.kernel_task import CommandRange, KernelTask
 from shoal.sim.nan.dump import Dump
 from shoal.sim.render.rows import Picture
@@ -178,6 +179,10 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.set_curriculum(counts)
         self.task.restart()
 
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let a curriculum go on by the metrics of an iteration, see `KernelTask.follow_metrics`."""
+        self.task.follow_metrics(means)
+
     def rows(self) -> dict[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...)."""
         rows = {name: to_torch(array) for name, array in self.task.arrays.items()}
@@ -216,6 +221,15 @@ class WarpVecEnv(Capabilities, VecEnv):
     def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""
         return self.task.commands, to_torch(self.task.command_array) if self.task.commands else None
+
+    def hold_commands(self, *, held: bool) -> None:
+        """Leave the commands as a viewer has written them, or draw and update them again."""
+        self.task.commands_held.fill_(int(held))
+
+    def records(self) -> dict[str, torch.Tensor]:
+        """Return what a recording has beside the rest, at present, see `KernelTask.record`."""
+        with torch_stream(self.task.device):
+            return {name: to_torch(array) for name, array in self.task.record().items()}
 
     def deployment(self) -> dict[str, Any]:
         """Return what a controller needs beside the network, see `KernelTask.deployment`."""

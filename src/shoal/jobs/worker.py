@@ -126,12 +126,12 @@ class _Worker:
         policy = self._policy_of(job, env)
         self._world.beat.enter("evaluate")
         stride = job.num_envs * job.rebuilds
-        recording = Recording(part.first, stride) if job.record else None
         environments, recorder = capabilities_of(env), None
         if job.video and part.number == 0:
             recorder = Recorder(environments.picture(), int(env.max_episode_length), _VIDEO_SIZE)
         environments.restart(job.seed, part.first)
         environments.take_warnings()
+        recording = Recording(environments, part.first, stride) if job.record else None
         policy.begin(range(part.first, part.first + env.num_envs), job.seed)
         end = time.monotonic() + (job.timeout or math.inf)
 

@@ -25,8 +25,10 @@ from shoal.envs.capabilities import capabilities_of
 from shoal.envs.vec_env import build_vec_env
 from shoal.errors import ShoalError, UsageError, refusing_os_errors
 from shoal.files import Folder, folder_of
+from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import TrainedPolicy
 from shoal.learn.learner import Learner
+from shoal.learn.state import restore_curriculum
 from shoal.sim.isolation import isolated
 from shoal.tasks.registry import TaskSpec
 
@@ -62,6 +64,7 @@ def read_policy(config: ExportConfig, spec: TaskSpec, model: Path, checkpoint: s
         env = build_vec_env(spec, config.env, num_envs=1, device="cpu", seed=0)
         trained = TrainedPolicy(env, config, "cpu")
         iteration = trained.load(model)
+        restore_curriculum(capabilities_of(env), read_checkpoint(model))
         return exportable_policy(trained.learner, env, name=spec.name, checkpoint=checkpoint, iteration=iteration)
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from rsl_rl.env import VecEnv
 
@@ -26,7 +25,7 @@ from shoal.learn.learner import Learner, does_not_fit, refuse_other_moments
 from shoal.learn.metrics import Row
 from shoal.learn.replicas import compare_replicas
 from shoal.learn.running_evaluation import RunningEvaluation
-from shoal.learn.state import collect_rows, random_state
+from shoal.learn.state import collect_rows, random_state, restore_curriculum
 from shoal.learn.statistics import EVALUATION_RETURN, WHOLE_REWARD, Pooled, Seconds, Statistics
 from shoal.learn.stragglers import Stragglers
 from shoal.learn.training_env import TrainingEnv
@@ -130,6 +129,7 @@ class TrainingLoop:
             pooled = self.statistics.pool(losses, seconds, counts)
             self.iteration += 1
             self._refuse_many_diverged(pooled.counts, bad_reward)
+            self.capabilities.follow_metrics(pooled.means)
             self.learner.refuse_non_finite(pooled.losses, iteration=self.iteration)
             stop = next((name for name in requests if pooled.counts[name]), None)
             # Within the iteration's time, and not after a signal, which does not leave much time.
@@ -302,5 +302,4 @@ class TrainingLoop:
         with does_not_fit({}, state):
             for name, optimizer in getattr(self.learner, "optimizers", {}).items():
                 refuse_other_moments(name, optimizer)
-            if curriculum := ours.get("curriculum"):
-                self.capabilities.set_curriculum({name: np.array(counts) for name, counts in curriculum.items()})
+            restore_curriculum(self.capabilities, state)

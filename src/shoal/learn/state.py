@@ -23,6 +23,7 @@ from shoal.plan.checkpoints import Checkpoint, rank_file
 from shoal.reading import refusing
 
 if TYPE_CHECKING:
+    from shoal.envs.capabilities import Capabilities
     from shoal.learn.loop import TrainingLoop
 
 logger = logging.getLogger(__name__)
@@ -30,6 +31,13 @@ logger = logging.getLogger(__name__)
 _NUMPY_GENERATOR = "MT19937"
 """The generator behind NumPy's global state."""
 _REMEDY = "pass --checkpoint to start a new run from its weights"
+
+
+def restore_curriculum(environments: Capabilities, state: Mapping[str, Any]) -> None:
+    """Let environments go on with the curriculum of a checkpoint, if it has one."""
+    infos = state.get("infos")
+    if isinstance(infos, dict) and (curriculum := infos.get("curriculum")):
+        environments.set_curriculum({name: np.array(counts) for name, counts in curriculum.items()})
 
 
 def collect_rows(loop: TrainingLoop) -> dict[str, torch.Tensor]:

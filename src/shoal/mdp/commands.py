@@ -1,7 +1,7 @@
 """Commands: each writes its columns of `state.commands` from `first` on.
 
 A function with a parameter `is_new` is called in every step, before observations: it draws where `is_new`, and else
-updates the command. Others are called when a command is to be drawn.
+updates the command. Others are called when a command is to be drawn. None is called while a viewer holds the commands.
 """
 
 import math
@@ -12,12 +12,15 @@ import warp as wp
 from shoal.mdp.annotations import Memory
 from shoal.mdp.base import base_quat, heading_w
 from shoal.mdp.events import between
+from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
+from shoal.mdp.rewards import error_ang_vel, error_lin_vel
 
 _AROUND = wp.vec2(-math.pi, math.pi)
 
 
+@shows(twist_arrows)
 @wp.func
 def uniform_velocity(
     state: Any,
@@ -35,6 +38,7 @@ def uniform_velocity(
         state.commands[env, first + column] = moves * velocity[column]
 
 
+@shows(twist_arrows, error_vel_xy=error_lin_vel, error_vel_yaw=error_ang_vel)
 @wp.func
 def uniform_velocity_command(
     state: Any,

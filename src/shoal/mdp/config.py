@@ -8,18 +8,21 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 from shoal.config.checks import RANGE, Config, Rule, check, rules_of
 from shoal.config.env import MujocoConfig
 from shoal.config.plain import from_plain, to_plain
-from shoal.errors import ShoalError, did_you_mean
-from shoal.mdp.curricula import changes_of
+from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.curricula import Curricula
+from shoal.mdp.noise import silenced
 from shoal.mdp.terms import (
     ActionTerm,
     CommandTerm,
     ContactTerm,
     CurriculumTerm,
+    DelayedTerm,
     DoneTerm,
     EventTerm,
     MetricTerm,
     ObjectTerm,
     ObsTerm,
+    RecorderTerm,
     RewardTerm,
     SensorTerm,
     Term,
@@ -65,6 +68,7 @@ class TermsConfig(MujocoConfig):
         "curricula": CurriculumTerm,
         "objects": ObjectTerm,
         "sensors": SensorTerm,
+        "recorders": RecorderTerm,
     }
     """Fields that are groups of terms, and what each holds."""
 
@@ -95,6 +99,8 @@ class TermsConfig(MujocoConfig):
     """What is in the scene beside the robot, see `shoal.mdp.scene`."""
     sensors: Group = field(default_factory=Group)
     """Sensors that are added to the model."""
+    recorders: Group = field(default_factory=Group)
+    """What `evaluate --record` writes of each step, beside observations, actions and rewards."""
 
     def __post_init__(self) -> None:
         """Refuse values out of range."""
@@ -103,7 +109,12 @@ class TermsConfig(MujocoConfig):
             for name, term in _flat(self.terms(kind), f"{self.prefix}{kind}."):
                 from_plain(term, to_plain(term, name), name)  # Refuses a value of another type.
                 check(term, f"{name}.", _rules(term))
-        changes_of(self)
+                if isinstance(term, DelayedTerm) and term.delay_min_lag > term.delay_max_lag:
+                    raise UsageError(
+                        f"{name}.delay_min_lag is {term.delay_min_lag}, but must be at most delay_max_lag, which is "
+                        f"{term.delay_max_lag}."
+                    )
+        Curricula(self)  # Refuses what no curriculum can change.
 
     def named_roles(self) -> dict[str, str]:
         """Return the patterns that others may contain, as ``{feet}``: `roles`, and those of `role_fields`."""
@@ -113,18 +124,22 @@ class TermsConfig(MujocoConfig):
         """Return the terms of a group by name."""
         return members(getattr(self, name))
 
+    def flat(self, name: str) -> dict[str, Any]:
+        """Return the terms of a group by name; observations and their noise by dotted names."""
+        return dict(_flat(self.terms(name), ""))
+
     def in_play(self) -> Self:
         """Return the same without curricula: what they change is as it was declared."""
-        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=())))
+        return replace(self, curricula=_map(self.curricula, lambda term: replace(term, steps=(), above=(), below=())))
 
     def undisturbed(self) -> Self:
         """Return the same without events in intervals, without delays, and without noise of observations."""
         groups = {
-            name: _map(each, lambda term: replace(term, noise=0.0, delay=0))
+            name: _map(each, lambda term: _undelayed(term, noise=silenced(term.noise), bias=silenced(term.bias)))
             for name, each in self.terms("observations").items()
         }
         events = _map(self.events, lambda term: replace(term, interval=(0.0, 0.0)))
-        actions = _map(self.actions, lambda term: replace(term, delay=0))
+        actions = _map(self.actions, _undelayed)
         return replace(self, actions=actions, observations=replace(self.observations, **groups), events=events)
 
     def change(self, **changes: Any) -> Self:
@@ -215,10 +230,10 @@ def _merged(own: Mapping[str, Any], changes: Any) -> dict[str, Any]:
 def _flat(terms: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield each term with its dotted name."""
     for name, term in terms.items():
-        if isinstance(term, Group):
-            yield from _flat(members(term), f"{prefix}{name}.")
-        else:
+        if isinstance(term, Term):
             yield f"{prefix}{name}", term
+        if isinstance(term, Group | ObsTerm):
+            yield from _flat(members(term), f"{prefix}{name}.")
 
 
 _MEAN_AND_STD = Rule("be finite, a mean and then a standard deviation", lambda values: values[-1] >= 0.0)
@@ -232,6 +247,10 @@ def _rules(term: Term) -> dict[str, Rule]:
     if special is None:
         return rules
     return {name: special if rule is RANGE and name in term.parameters else rule for name, rule in rules.items()}
+
+
+def _undelayed(term: Any, **values: Any) -> Any:
+    return replace(term, delay_min_lag=0, delay_max_lag=0, **values)
 
 
 def _map(each: Group, change: Any) -> Group:

@@ -1,21 +1,27 @@
-"""Curricula: numbers of other terms that change with the steps of the training. Names are those of mjlab 1.6.0.
+"""Curricula: numbers of other terms that change in stages, with the steps of the training or with a metric.
 
-`reward_curriculum` changes the weight or parameters of a reward, `termination_curriculum` those of a termination, and
-`commands_vel` the ranges of a command. Each parameter of a curriculum is one of that term, with a value for each stage.
+`reward_curriculum` changes the weight or parameters of a reward, `termination_curriculum` those of a termination,
+`commands_vel` the ranges of a command: names of mjlab 1.6.0. `event_curriculum` and `observation_curriculum` change
+those of an event and of an observation, such as its noise. Each parameter of a curriculum is one of that term, with a
+value for each stage.
 """
 
-from collections.abc import Iterator
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from shoal.config.checks import check, rules_of
-from shoal.errors import UsageError, did_you_mean
+from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.terms import CurriculumTerm, Term
 
 _CHANGED = {
     "reward_curriculum": ("rewards", "reward_name"),
     "termination_curriculum": ("terminations", "termination_name"),
     "commands_vel": ("commands", "command_name"),
+    "event_curriculum": ("events", "event_name"),
+    "observation_curriculum": ("observations", "observation_name"),
 }
 """The group of what each changes, and the parameter that names it."""
 _ENDS = ("_min", "_max")
@@ -23,10 +29,11 @@ _ENDS = ("_min", "_max")
 
 
 class Change(NamedTuple):
-    """A number, and what it is from a step on."""
+    """A number, and what it is from a stage on."""
 
-    step: int
-    """Steps of each environment in this training before it holds; -1 for the declared value."""
+    curriculum: str
+    stage: int
+    """0 for the declared value."""
     path: str
     """Path of the number, as in `Binder.places`."""
     label: str
@@ -34,14 +41,115 @@ class Change(NamedTuple):
     value: float
 
 
-def changes_of(config: Any) -> list[Change]:
-    """Return the changes of all curricula of a `TermsConfig`, in the order of their steps.
+class Curricula:
+    """The curricula of a `TermsConfig`, and how far they have come in a training."""
 
-    Raises:
-        UsageError: A curriculum changes what is not there, or has not one value for each step.
-    """
-    found = [each for name, term in config.terms("curricula").items() for each in _changes(config, name, term)]
-    return sorted(found, key=lambda change: change.step)
+    def __init__(self, config: Any) -> None:
+        """Begin.
+
+        Raises:
+            UsageError: A curriculum changes what is not there, or has not one value for each stage.
+        """
+        self._terms: dict[str, CurriculumTerm] = {
+            name: term for name, term in config.terms("curricula").items() if _ends(name, term)
+        }
+        self.changes = [
+            each for name, term in config.terms("curricula").items() for each in _changes(config, name, term)
+        ]
+        taken: dict[str, str] = {}
+        for each in self.changes:
+            if taken.setdefault(each.path, each.curriculum) != each.curriculum:
+                raise UsageError(
+                    f"The curricula {taken[each.path]} and {each.curriculum} both change {each.path}: leave one out."
+                )
+        self.steps = 0
+        """Steps of each environment since the training began, its resumes included."""
+        self.stages = dict.fromkeys((name for name, term in self._terms.items() if not term.steps), 0)
+        """Stages of the curricula that follow a metric."""
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._terms)
+
+    def is_due(self) -> bool:
+        """Whether a stage begins with the next step."""
+        return any(self.steps in term.steps for term in self._terms.values())
+
+    def reached(self) -> list[Change]:
+        """Return the changes that hold, each number's last."""
+        reached = {name: bisect_right(term.steps, self.steps) for name, term in self._terms.items()} | self.stages
+        return [each for each in self.changes if each.stage <= reached[each.curriculum]]
+
+    def log(self) -> dict[str, float]:
+        """Return what is logged: the numbers that hold, and stages."""
+        stages = {f"Curriculum/{name}/stage": float(stage) for name, stage in self.stages.items()}
+        return {each.label: each.value for each in self.reached()} | stages
+
+    def follow(self, metrics: Mapping[str, float]) -> bool:
+        """Go on by a stage where a metric has passed its threshold; return whether one has.
+
+        `metrics` are means over all ranks, so that all come to the same stages.
+        """
+        before = dict(self.stages)
+        for name, stage in before.items():
+            term = self._terms[name]
+            score = _score(term)
+            found = score(metrics) if score else metrics.get(term.when, math.nan)
+            ends, sign = (term.above, 1.0) if term.above else (term.below, -1.0)
+            if stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
+                self.stages[name] += 1
+        return self.stages != before
+
+    def check(self, task: Any) -> None:
+        """Refuse what does not fit a task of terms, once its numbers and metrics are known.
+
+        Raises:
+            ShoalError: A curriculum changes a number that is not read in each step, or follows no metric.
+        """
+        for each in self.changes:
+            if each.path not in task.binder.places and not each.path.endswith(".weight"):
+                raise ShoalError(
+                    f"A curriculum changes {each.path}, which is off, part of the kernels, or a number for each name: "
+                    "it cannot change."
+                )
+        kinds = {"Metrics": task.metrics, "Episode_Reward": task.reward_terms, "Episode_Termination": task.terminations}
+        known = ["Train/mean_reward", "Train/mean_episode_length"]
+        known += [f"{kind}/{name}" for kind, names in kinds.items() for name in names]
+        for name in self.stages:
+            when = self._terms[name].when
+            if not _score(self._terms[name]) and when not in known:
+                hint = did_you_mean(when, known) or f" There are: {', '.join(known)}."
+                raise UsageError(f"env.curricula.{name}.when is {when!r}, which is no metric of the training.{hint}")
+
+    def state(self) -> dict[str, tuple[int, int]]:
+        """Return the steps done and the stages, each with 1, so that sums over all ranks have the number of ranks."""
+        counts = {"steps": self.steps, **{f"stages/{name}": stage for name, stage in self.stages.items()}}
+        return {name: (count, 1) for name, count in counts.items()} if self else {}
+
+    def restore(self, counts: Mapping[str, Sequence[float]]) -> None:
+        """Go on from such sums."""
+        done = {name: round(counts[name][0] / counts[name][1]) for name in self.state() if name in counts}
+        self.steps = done.get("steps", self.steps)
+        self.stages = {name: done.get(f"stages/{name}", stage) for name, stage in self.stages.items()}
+
+
+def _score(term: CurriculumTerm) -> Callable[[Mapping[str, float]], float] | None:
+    """Return the function that makes one number of all metrics; None for a metric of its own."""
+    return term.score if term.score and term.score.__name__ == term.when else None
+
+
+def _ends(name: str, term: CurriculumTerm) -> tuple[float, ...]:
+    """Return where the stages of a curriculum begin: steps, or values of its metric; none for never."""
+    where = f"env.curricula.{name}"
+    given = {each: getattr(term, each) for each in ("steps", "above", "below") if getattr(term, each)}
+    kind, ends = next(iter(given.items()), ("", tuple[float, ...]()))
+    if len(given) > 1:
+        raise UsageError(f"{where} has {' and '.join(given)}: give steps, or what a metric is above, or below.")
+    if kind in ("above", "below") and not term.when:
+        raise UsageError(f"{where} has {kind}, but no metric: give its name as when.")
+    if kind == "steps" and ([*ends] != sorted({*ends}) or ends[0] < 0):
+        raise UsageError(f"{where}.steps is {ends}, but must go up, from 0 or more.")
+    return ends
 
 
 def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Change]:
@@ -50,28 +158,29 @@ def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Cha
         hint = did_you_mean(str(curriculum.func), _CHANGED)
         raise UsageError(f"{where} is {curriculum.func!r}, but must be one of {', '.join(_CHANGED)}.{hint}")
     group, key = _CHANGED[str(curriculum.func)]
-    if [*curriculum.steps] != sorted({*curriculum.steps}) or min(curriculum.steps, default=0) < 0:
-        raise UsageError(f"{where}.steps is {curriculum.steps}, but must go up, from 0 or more.")
-    target, terms = getattr(curriculum, key, None), config.terms(group)
+    ends = _ends(name, curriculum)
+    target, terms = getattr(curriculum, key, None), config.flat(group)
     if target not in terms:
         hint = did_you_mean(str(target), terms) or f" There are: {', '.join(terms) or 'none'}."
         raise UsageError(f"{where}.{key} is {target!r}, which is none of the {group}.{hint}")
     for parameter in curriculum.parameters:
-        if parameter != key and curriculum.steps:
+        if parameter != key and ends:
             declared = _declared(f"{where}.{parameter}", f"{group}.{target}", terms[target], parameter)
             values = getattr(curriculum, parameter)
             values = values if isinstance(values, tuple) else (values,)
-            if len(values) != len(curriculum.steps):
-                raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(curriculum.steps)} steps.")
+            if len(values) != len(ends):
+                what = "steps" if curriculum.steps else "stages"
+                raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(ends)} {what}.")
             rule = {parameter: rules_of(type(terms[target]))[parameter]}
-            for step, value in zip((-1, *curriculum.steps), (declared, *values), strict=True):
+            for stage, value in enumerate((declared, *values)):
                 if not _is_numbers(value) or _count(value) != _count(declared):
                     raise UsageError(
                         f"{where}.{parameter} is {value!r} at a step, but {group}.{target}.{parameter} is "
                         f"{declared!r}: give as many numbers."
                     )
                 check(replace(terms[target], **{parameter: value}), f"{where}.", rule)
-                yield from _numbers(step, f"{group}.{target}.{parameter}", f"Curriculum/{name}/{parameter}", value)
+                for path, label, number in _numbers(f"{group}.{target}.{parameter}", f"{name}/{parameter}", value):
+                    yield Change(name, stage, path, f"Curriculum/{label}", number)
 
 
 def _declared(where: str, path: str, term: Term, parameter: str) -> Any:
@@ -92,10 +201,10 @@ def _count(value: object) -> int:
     return len(value) if isinstance(value, tuple) else 0
 
 
-def _numbers(step: int, path: str, label: str, value: Any) -> Iterator[Change]:
+def _numbers(path: str, label: str, value: Any) -> Iterator[tuple[str, str, float]]:
     if not isinstance(value, tuple):
-        yield Change(step, path, label, float(value))
+        yield path, label, float(value)
         return
     for at, each in enumerate(value):
         end = _ENDS[at] if len(value) == len(_ENDS) else f"_{at}"
-        yield Change(step, f"{path}.{at}", f"{label}{end}", float(each))
+        yield f"{path}.{at}", f"{label}{end}", float(each)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from shoal.mdp.accesses import python_of
 from shoal.mdp.actuators import acts_on_scalar_joint, joint_gains, joint_targets
 from shoal.mdp.config import members
+from shoal.mdp.values import numbers_by_name
 
 if TYPE_CHECKING:
     from shoal.mdp.binding import Bound
     from shoal.mdp.task import TermsTask
-    from shoal.mdp.terms import Term
+    from shoal.mdp.terms import DelayedTerm, Term
 
 _UNIT = re.compile(r"\[([^\]]+)\]")
 
@@ -55,20 +56,43 @@ def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
     scales = [None if place is None else binder.numbers[place]] * len(bound.columns)
     if f"{bound.name}_scale" in binder.arrays:
         scales = binder.arrays[f"{bound.name}_scale"].numpy().tolist()
-    return {**_described(bound, term), "clip": term.clip, "scale": scales, "delay": term.delay}
+    return {**_described(bound, term), "clip": term.clip, "scale": scales, **_lags(term)}
 
 
 def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> dict[str, Any]:
     term = members(task.config.terms("observations")[group])[name]
-    treated = {key: getattr(term, key) for key in ("clip", "scale", "delay", "history")}
-    return {"name": name, **_described(bound, term), **treated}
+    limits = term.clip
+    if not isinstance(limits, tuple):
+        limit = _by_column(f"{name}.clip", limits, bound) if limits else None
+        limits = limit and ([-each for each in limit] if isinstance(limit, list) else -limit, limit)
+    treated = {"clip": limits and list(limits), "scale": _by_column(f"{name}.scale", term.scale, bound)}
+    return {"name": name, **_described(bound, term), **treated, **_lags(term), "history_length": term.num_values}
+
+
+def _by_column(path: str, numbers: Any, bound: Bound) -> Any:
+    """Return one number for all columns, or a list of one for each."""
+    return numbers if isinstance(numbers, int | float) else numbers_by_name(path, numbers, bound.columns)
+
+
+def _lags(term: DelayedTerm) -> dict[str, int]:
+    """Return the least and the largest delay in the training [steps]."""
+    return {"delay_min_lag": term.delay_min_lag, "delay_max_lag": term.delay_max_lag}
 
 
 def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
-    """Return name, range and unit of each column of a command; a range is the parameter of the column's name."""
+    """Return name, range and unit of each column of a command; a range is the parameter of the column's name.
+
+    Where a curriculum has changed it, it is the one that the curriculum has come to.
+    """
     first, term = task.binder.commands[name], task.config.terms("commands")[name]
     shown = list(task.commands)[first : first + len(term.columns)]
-    ranges = [getattr(term, each) if each in term.parameters else (None, None) for each in term.columns]
+    held = {each.path: each.value for each in task.curricula.reached()}
+
+    def ends(column: str) -> list[float | None]:
+        declared = getattr(term, column) if column in term.parameters else (None, None)
+        return [held.get(f"commands.{name}.{column}.{at}", each) for at, each in enumerate(declared)]
+
+    ranges = [ends(each) for each in term.columns]
     return [
         {"name": column, "low": low, "high": high, "unit": unit}
         for column, (low, high), unit in zip(shown, ranges, term.units, strict=True)

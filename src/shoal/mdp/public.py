@@ -16,10 +16,27 @@ from shoal.mdp.base import (
     yaw_quat,
 )
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
+from shoal.mdp.marks import shows, twist_arrows
+from shoal.mdp.noise import Gaussian, Uniform
 from shoal.mdp.random import uniform, uniform_int
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Curriculum, Done, Event, Metric, Object, Obs, Reward, Sensor, Tile
+from shoal.mdp.terms import (
+    Action,
+    Command,
+    Contact,
+    Curriculum,
+    Done,
+    Event,
+    Metric,
+    Object,
+    Obs,
+    ObsGroup,
+    Recorder,
+    Reward,
+    Sensor,
+    Tile,
+)
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
 from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
@@ -32,11 +49,14 @@ __all__ = [
     "Curriculum",
     "Done",
     "Event",
+    "Gaussian",
     "Ghost",
     "Mark",
     "Metric",
     "Object",
     "Obs",
+    "ObsGroup",
+    "Recorder",
     "Reward",
     "RobotConfig",
     "RobotTask",
@@ -47,6 +67,7 @@ __all__ = [
     "TerrainConfig",
     "TerrainTask",
     "Tile",
+    "Uniform",
     "base_ang_vel",
     "base_lin_vel",
     "base_quat",
@@ -57,8 +78,10 @@ __all__ = [
     "projected_gravity",
     "quat_error_magnitude",
     "quat_of",
+    "shows",
     "task_config",
     "to_base",
+    "twist_arrows",
     "uniform",
     "uniform_int",
     "yaw_quat",

@@ -71,8 +71,8 @@ def compile_scene(spec: mujoco.MjSpec, config: TermsConfig) -> mujoco.MjModel:
     return model
 
 
-def refuse_missing(model: mujoco.MjModel, config: TermsConfig) -> None:
-    """Refuse a model without an object or sensor that the configuration declares.
+def checked(model: mujoco.MjModel, config: TermsConfig) -> mujoco.MjModel:
+    """Return a model, if it has all objects and sensors that the configuration declares.
 
     Raises:
         ShoalError: It lacks one: a task that builds the whole model itself gets none.
@@ -91,6 +91,7 @@ def refuse_missing(model: mujoco.MjModel, config: TermsConfig) -> None:
                     f"{group}.{name} is declared, but the model does not have it: return robot and ground in "
                     "build_spec(), and not the whole model in build_model()."
                 )
+    return model
 
 
 def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:

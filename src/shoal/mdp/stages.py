@@ -4,18 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shoal.errors import ShoalError
 from shoal.mdp.accesses import model_field, uses, writes
-from shoal.mdp.binding import Binder, Bound
-from shoal.mdp.config import TermsConfig, members
+from shoal.mdp.binding import Binder, Bound, TorchBound
+from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import clear_contact, track_contact
 from shoal.mdp.kernels import Source
-from shoal.mdp.random import uniform, uniform_int
-from shoal.mdp.rings import recall, remember
-from shoal.mdp.terms import ObsTerm
+from shoal.mdp.observing import observe
+from shoal.mdp.random import happens, uniform, uniform_int
+from shoal.mdp.rings import Rings, recall, remember
 from shoal.sim.engines.engine import SETCONST_INPUTS, STATE
-
-_WIDE = 32
-"""An observation with more columns is computed by one thread for each column."""
 
 _Terms = Mapping[str, Bound]
 
@@ -32,23 +30,22 @@ class BoundTerms:
     metrics: _Terms
     events: _Terms
     observations: Mapping[str, _Terms]
+    recorders: _Terms
     followed: Mapping[str, Any]
     """See `TermsTask.followed`."""
-    delays: list[int] = field(default_factory=list[int])
-    """Largest delay of each delayed observation and action [steps], in the order of the columns of `lags`."""
-    rings: dict[str, int] = field(default_factory=dict[str, int])
-    """Columns of each array that keeps the last values of an observation or action, by its name in the text."""
+    rings: Rings = field(default_factory=Rings)
+    """What is kept of the last values of observations and actions."""
 
 
 def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mapping[str, str]) -> list[Source]:
     """Return the kernels of all stages. `first` has fields of `MjData`, and the arrays that these begin episodes with.
 
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
-    `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
+    `commands_held`, `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
-    called: tuple[Any, ...] = (track_contact, clear_contact, uniform, uniform_int, remember, recall)
+    called: tuple[Any, ...] = (track_contact, clear_contact, happens, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
-    place, observing = _place(terms, binder), _observe(config, terms, binder)
+    place, observing = _place(terms, binder), observe(config, terms.observations, terms.rings, binder)
     after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
     if not binder.torch:  # No torch function reads contacts or ends in between.
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
@@ -61,6 +58,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
         _startup(config, terms),
         place,
         *observing,
+        _record(terms),
     ]
 
 
@@ -83,14 +81,18 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
             f"    value = wp.clamp(actions[env, {first} + i], -{clip}, {clip})",
             f"    state.action[env, {first} + i] = value",
         )
-        if largest := getattr(config.actions, name).delay:
-            source.add(*_delayed(terms, binder, f"actions_{name}_delay", largest, count), depth=1)
+        path, term = f"actions.{name}", getattr(config.actions, name)
+        kept, acting = terms.rings.delayed(binder, path, term, count, "value")
+        if kept:
+            binder.memories.append(f"{path.replace('.', '_')}_delay")
+            source.add(*kept, f"value = {acting}", depth=1)
         if bound.is_by_column:
             source.add(bound.call("i", "value"), depth=1)
         else:
             source.add(f"    {bound.name}[i] = value", bound.call(bound.name))
         source.add(*_moves(bound))
         first += count
+    source.lines[1:1] = terms.rings.next
     return source
 
 
@@ -100,18 +102,6 @@ def _moves(bound: Bound) -> list[str]:
     inputs = {*STATE, *SETCONST_INPUTS}
     moves = any(name in inputs or (model_field(name) or "").startswith("opt.") for name in written)
     return ["moved[env] = True"] if moves else []
-
-
-def _delayed(terms: BoundTerms, binder: Binder, ring: str, largest: int, count: int) -> list[str]:
-    """Return the lines that replace an action by an earlier one, which is 0 before the first."""
-    slots = largest + 1
-    terms.rings[ring] = count * slots
-    binder.memories.append(ring)
-    terms.delays.append(largest)
-    return [
-        f"remember({ring}, env, i, {count}, {slots}, age[env], value)",
-        f"value = recall({ring}, env, i, {count}, {slots}, age[env], lags[env, {len(terms.delays) - 1}])",
-    ]
 
 
 def _sense(terms: BoundTerms, binder: Binder) -> Source:
@@ -189,24 +179,25 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
-    for at, name in enumerate(terms.commands):
-        source.add(*_command(config, terms, binder, at, name, is_new="True"))
+    drawn = [_command(config, terms, binder, at, name, is_new="True") for at, name in enumerate(terms.commands)]
+    source.add(*_unless_held(drawn))
     for at, (name, _) in enumerate(_of_mode(config, terms, "interval")):
         source.add(f"event_left[env, {at}] = {_time(config.events, binder, f'events.{name}.interval')}")
     for name, bound in terms.contacts.items():
         source.add(f"for i in range({len(bound.columns)}):", f"    clear_contact({binder.contact(name)}, env, i)")
-    for at, delay in enumerate(terms.delays):
-        source.add(f"lags[env, {at}] = uniform_int(state, env, {delay + 1})")
+    source.add(*terms.rings.first)
     return source
 
 
 def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
     """Commands and events whose time has come, and events of mode `step`, in running episodes."""
     source = Source("interval")
+    drawn = list[list[str]]()
     for at, name in enumerate(terms.commands):
         source.add(f"command_left[env, {at}] = command_left[env, {at}] - state.step_dt")
         is_new = f"command_left[env, {at}] <= 0.0"
-        source.add(*_command(config, terms, binder, at, name, is_new, _moves(terms.commands[name])))
+        drawn.append(_command(config, terms, binder, at, name, is_new, _moves(terms.commands[name])))
+    source.add(*_unless_held(drawn))
     for at, (name, bound) in enumerate(_of_mode(config, terms, "interval")):
         path = f"events.{name}.interval"
         longest = binder.number(f"{path}.1", getattr(config.events, name).interval[1])
@@ -233,6 +224,20 @@ def _startup(config: TermsConfig, terms: BoundTerms) -> Source:
     return source
 
 
+def _record(terms: BoundTerms) -> Source:
+    """Recorders, which no step runs."""
+    source = Source("record")
+    for name, bound in terms.recorders.items():
+        if isinstance(bound, TorchBound):
+            raise ShoalError(f"recorders.{name} is a function on torch tensors, but must be a wp.func.")
+        value, count = bound.value, len(bound.columns)
+        if not bound.is_by_column:
+            source.add(f"{bound.name}_value = {value}")
+            value = f"{bound.name}_value[i]" if count > 1 else f"{bound.name}_value"
+        source.add(f"for i in range({count}):", f"    recorders_{name}[env, i] = {value}")
+    return source
+
+
 def _of_mode(config: TermsConfig, terms: BoundTerms, mode: str) -> list[tuple[str, Bound]]:
     return [(name, bound) for name, bound in terms.events.items() if getattr(config.events, name).mode == mode]
 
@@ -249,87 +254,14 @@ def _command(
     return [drawn[0], f"    {bound.call(first)}", *drawn[1:]]
 
 
+def _unless_held(commands: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of commands, which do nothing while a viewer holds those that it has written."""
+    lines = [f"    {line}" for command in commands for line in command]
+    return ["if commands_held[0] == 0:", *lines] if lines else []
+
+
 def _time(group: object, binder: Binder, path: str) -> str:
     """Return the expression of a time that is drawn between the two of a field [s]."""
     _, name, item = path.split(".")
     low, high = getattr(getattr(group, name), item)
     return f"uniform(state, env, {binder.number(f'{path}.0', low)}, {binder.number(f'{path}.1', high)})"
-
-
-def _observe(config: TermsConfig, terms: BoundTerms, binder: Binder) -> list[Source]:
-    """Observations: one kernel, and one for each wide term. What groups share is computed once."""
-    together, wide = Source("observe"), list[Source]()
-    streams = 0  # Random numbers of one thread each, of which no two wide terms have the same.
-    for value, users in _users(config, terms).items():
-        bound = users[0][3]
-        count = len(bound.columns)
-        draws = "rng" in uses(bound.function)
-        if bound.is_by_column and count > _WIDE and not draws:  # Threads would race on the environment's random state.
-            source, depth = Source(f"observe_{bound.name}", columns=count), 0
-            if any(_term(config, group, name).noise for group, name, *_ in users):
-                source.add(f"rng = wp.rand_init(wp.int32(state.rng[env]), {streams} + i)")
-                streams += count
-            wide.append(source)
-        else:
-            source, depth = together, 1
-            if not bound.is_by_column:
-                source.add(*_drawing(f"{bound.name} = {value}", draws=draws))
-                value, draws = f"{bound.name}[i]" if count > 1 else bound.name, False  # noqa: PLW2901
-            source.add(f"for i in range({count}):")
-        source.add(*_drawing(f"value = {value}", draws=draws), depth=depth)
-        for group, name, first, _ in users:
-            term = _term(config, group, name)
-            source.add(*_columns(terms, binder, f"observations.{group}.{name}", term, first, count), depth=depth)
-    if streams:
-        together.add("wp.randf(rng)")  # Other numbers in the next step, also where nothing else draws.
-    if together.lines:
-        together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
-    return [*wide, together]
-
-
-def _users(config: TermsConfig, terms: BoundTerms) -> dict[str, list[tuple[str, str, int, Bound]]]:
-    """Return, by the expression of a value, each group and term that observes it, and the first of its columns."""
-    users: dict[str, list[tuple[str, str, int, Bound]]] = {}
-    for group, bounds in terms.observations.items():
-        first = 0
-        for name, bound in bounds.items():
-            users.setdefault(bound.value, []).append((group, name, first, bound))
-            first += len(bound.columns) * _term(config, group, name).history
-    return users
-
-
-def _drawing(line: str, *, draws: bool) -> list[str]:
-    """Return a line between those that lend the random state to its function, if that draws."""
-    return ["state.rng[env] = rng", line, "rng = state.rng[env]"] if draws else [line]
-
-
-def _term(config: TermsConfig, group: str, name: str) -> ObsTerm:
-    return members(getattr(config.observations, group))[name]
-
-
-def _columns(terms: BoundTerms, binder: Binder, path: str, term: ObsTerm, first: int, count: int) -> list[str]:
-    """Return the lines that write one column of one group: with noise, clipped, scaled, delayed, with its history."""
-    output, lines = f"obs_{path.split('.')[1]}", list[str]()
-    shown = "value"
-    if term.noise:
-        shown = f"{shown} + {binder.number(f'{path}.noise', term.noise)} * wp.randf(rng, -1.0, 1.0)"
-    if term.clip:
-        limit = binder.number(f"{path}.clip", term.clip)
-        shown = f"wp.clamp({shown}, -{limit}, {limit})"
-    if term.scale != 1.0:
-        shown = f"({shown}) * {binder.number(f'{path}.scale', term.scale)}"
-    if term.delay:
-        ring, slots = f"{path.replace('.', '_')}_delay", term.delay + 1
-        terms.rings[ring] = count * slots
-        lines.append(f"remember({ring}, env, i, {count}, {slots}, age[env], {shown})")
-        shown = f"recall({ring}, env, i, {count}, {slots}, age[env], lags[env, {len(terms.delays)}])"
-        terms.delays.append(term.delay)
-    if term.history == 1:
-        return [*lines, f"{output}[env, {first} + i] = {shown}"]
-    ring = f"{path.replace('.', '_')}_history"
-    terms.rings[ring] = count * term.history
-    lines.append(f"remember({ring}, env, i, {count}, {term.history}, age[env], {shown})")
-    for place in range(term.history):
-        recalled = f"recall({ring}, env, i, {count}, {term.history}, age[env], {term.history - 1 - place})"
-        lines.append(f"{output}[env, {first + place * count} + i] = {recalled}")
-    return lines

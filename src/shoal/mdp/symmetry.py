@@ -19,8 +19,9 @@ from shoal.mdp import observations as observing
 from shoal.mdp.accesses import python_of
 from shoal.mdp.binding import Bound, grid_points
 from shoal.mdp.config import members
-from shoal.mdp.marks import TWIST
 
+_TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
+"""Columns of a command that is a velocity of the base, in its own frame."""
 _SIGNS: dict[Any, tuple[int, int, int]] = {
     observing.base_lin_vel: (1, -1, 1),
     observing.base_ang_vel: (-1, 1, -1),
@@ -89,7 +90,7 @@ def _mirror_of(task: Any, group: str | None) -> tuple[torch.Tensor, torch.Tensor
     orders, signs, first = [np.zeros(0, dtype=np.int64)], [np.zeros(0)], 0
     for name, bound in bounds.items():
         order, factors = _columns_of(task, f"{kind} {name}", bound, terms[name], joints)
-        for _ in range(getattr(terms[name], "history", 1)):
+        for _ in range(getattr(terms[name], "num_values", 1)):
             orders.append(first + order)
             signs.append(factors)
             first += len(order)
@@ -106,27 +107,44 @@ def _columns_of(
     """Return which column of a term becomes each, and its sign. Shapes (columns,)."""
     function: Any = bound.function
     fault = python_of(function).__name__
-    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != TWIST
+    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != _TWIST
+    found: tuple[np.ndarray, np.ndarray] | None = None
     if function in _SIGNS and not is_other:
-        return np.arange(3), np.array(_SIGNS[function])
-    if function is observing.height_scan:
+        found = np.arange(3), np.array(_SIGNS[function])
+    elif function is observing.height_scan:
         points = grid_points(*term.grid)
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
-        return np.array(order), np.ones(len(order))
-    if function in _OF_JOINTS | _OF_ACTUATORS:
+        found = np.array(order), np.ones(len(order))
+    elif function in _OF_JOINTS | _OF_ACTUATORS:
         names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
         partners = [joints.get(name, ("", 0.0)) for name in names]
         alone = [name for name, (partner, _) in zip(names, partners, strict=True) if partner not in names]
-        if not alone:
-            order = np.array([names.index(partner) for partner, _ in partners])
-            scale = task.binder.arrays.get(f"{bound.name}_scale")
-            if scale is None or np.allclose(scale.numpy()[order], scale.numpy()):
-                return order, np.array([sign for _, sign in partners])
-        fault += f" of {alone[0]} without its partner" if alone else ", whose scale differs between the sides"
+        if alone:
+            fault += f" of {alone[0]} without its partner"
+        else:
+            order = [names.index(partner) for partner, _ in partners]
+            found = np.array(order), np.array([sign for _, sign in partners])
+    if found is not None:
+        differing = _differing(task, bound, term, *found)
+        if not differing:
+            return found
+        fault += f", whose {differing} differs between the sides"
     raise UsageError(
         f"--agent.algorithm.symmetry.enabled needs to know the mirror image of the {what} ({fault}), but does not: "
         "pass --agent.algorithm.symmetry.no-enabled."
     )
+
+
+def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.ndarray) -> str:
+    """Return the field of a term whose numbers are others in the mirror; empty where there is none."""
+    clip = getattr(term, "clip", 0.0)
+    if isinstance(clip, tuple) and clip[0] != -clip[1] and (signs < 0).any():
+        return "clip"
+    for name in ("scale", "clip"):
+        numbers = task.binder.arrays.get(f"{bound.name}_{name}")
+        if numbers is not None and not np.allclose(numbers.numpy()[order], numbers.numpy()):
+            return name
+    return ""
 
 
 def _joint_of(model: mujoco.MjModel, actuator: str) -> str:

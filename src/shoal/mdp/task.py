@@ -17,15 +17,16 @@ from shoal.errors import ShoalError, did_you_mean
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
-from shoal.mdp.curricula import changes_of
+from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import Source, generate, struct_of
-from shoal.mdp.marks import height_of_arrows, twist_arrows
+from shoal.mdp.marks import height_of_arrows, metrics_of
 from shoal.mdp.names import Names
-from shoal.mdp.scene import compile_scene, refuse_missing
+from shoal.mdp.scene import checked, compile_scene
 from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms, stages_of
+from shoal.mdp.terms import Term
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.engine import dtype_of
 from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
@@ -118,15 +119,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         return {}
 
     def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return the commanded velocities of the base in green, and its actual ones in blue."""
-        return [*twist_arrows(self.config, self.binder.commands, lambda: self._height_of_arrows, row)]
+        """Return the marks of the commands, see `shoal.mdp.marks.shows`."""
+        shown = {name: getattr(bound.function, "marks", None) for name, bound in self.bound.commands.items()}
+        return [mark for name, draw in shown.items() if draw for mark in draw(self, self.binder.commands[name], row)]
 
     @cached_property
-    def _height_of_arrows(self) -> float:
+    def height_of_arrows(self) -> float:
+        """The height above the base of arrows that nothing of the robot hides [m]."""
         return height_of_arrows(self.model, self.home())
-
-    training_steps: int = 0
-    """Steps of each environment since the training began, its resumes included. Curricula go by it."""
 
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
@@ -142,20 +142,21 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     def build(self) -> None:
         """Build the model, bind all terms, and count columns."""
         super().build()
-        refuse_missing(self.model, self.config)
-        names = Names(self.model, self.home(), self.roles(), self.config.terms("objects"))
-        self._changes = changes_of(self.config)
+        names = Names(checked(self.model, self.config), self.home(), self.roles(), self.config.terms("objects"))
+        self.curricula = Curricula(self.config)
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = self._number_commands()
         actions = self._bind("actions", "i", "action")
         self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
+        drawn = self._bind("commands", "first", "is_new")
+        observed = self.config.flat("observations")
         self.bound = BoundTerms(
             actions=actions,
-            commands=self._bind("commands", "first", "is_new"),
+            commands=drawn,
             contacts=bind_contacts(self.binder, self.config.terms("contacts"), self.array),
             rewards=self._bind("rewards"),
             terminations=self._bind("terminations"),
-            metrics=self._bind("metrics"),
+            metrics=self._bind("metrics", **metrics_of(drawn)),
             events=self._bind("events"),
             observations={
                 group: {
@@ -164,13 +165,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 }
                 for group, terms in self.config.terms("observations").items()
             },
+            recorders=self._bind("recorders"),
             followed=self.followed,
         )
         self.observation_terms = {
-            group: {
-                name: len(bound.columns) * getattr(getattr(self.config.observations, group), name).history
-                for name, bound in terms.items()
-            }
+            group: {name: len(bound.columns) * observed[f"{group}.{name}"].num_values for name, bound in terms.items()}
             for group, terms in self.bound.observations.items()
         }
         self.declare(
@@ -183,10 +182,10 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         )
         check_best_metric(self, type(self).__name__)
 
-    def _bind(self, group: str, *own: str) -> dict[str, Bound]:
-        """Bind the terms of a group, whose functions take `own` parameters from the generated text."""
-        terms = self.config.terms(group)
-        return {name: self.binder.bind(f"{group}.{name}", term, group, own or ("i",)) for name, term in terms.items()}
+    def _bind(self, group: str, *own: str, **more: Term) -> dict[str, Bound]:
+        """Bind the terms of a group and more, whose functions take `own` parameters from the generated text."""
+        terms, library = self.config.terms(group) | more, "observations" if group == "recorders" else group
+        return {name: self.binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
     def _number_commands(self) -> dict[str, CommandRange]:
         """Give each command its columns; return the name, range and unit of each."""
@@ -202,14 +201,14 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
 
     def allocate(self) -> None:
         """Make arrays, generate the kernels, and open the fields that their functions read."""
-        events = [term for term in self.config.terms("events").values() if term.mode == "interval"]
+        modes = {name: term.mode for name, term in self.config.terms("events").items()}
         self.action = self.array("action", self.num_actions)
         """The clipped actions of this step."""
         self.age = self.array("age", dtype=wp.int32)
         """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
-        left = {"command_left": len(self.bound.commands), "event_left": len(events)}
+        left = {"command_left": len(self.bound.commands), "event_left": [*modes.values()].count("interval")}
         timers = {name: self.array(name, max(1, count)) for name, count in left.items()}
         self.timers = (*timers.values(),)
         arrays: dict[str, wp.array] = {
@@ -217,21 +216,24 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             **timers,
             **{f"obs_{group}": array for group, array in self.obs.items()},
         }
-        if self.metrics:
-            arrays["metrics"] = self.metric_values
+        made = {"metrics": "metric_values", "commands_held": "commands_held"}
+        arrays |= {name: getattr(self, each) for name, each in made.items() if hasattr(self, each)}
         first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
         self.binder.arrays |= {
             array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
         }
         sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
-        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.items()}
-        if self.bound.delays:
-            arrays["lags"] = self.array("lags", len(self.bound.delays), dtype=wp.int32)
+        self.records = {
+            name: wp.zeros((self.num_envs, len(bound.columns)), dtype=wp.float32, device=self.device)
+            for name, bound in self.bound.recorders.items()
+        }
+        arrays |= {f"recorders_{name}": array for name, array in self.records.items()}
+        arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.columns.items()}
+        if self.bound.rings.lags:
+            arrays["lags"] = self.array("lags", self.bound.rings.lags, dtype=wp.int32)
         self.numbers = wp.array(self.binder.numbers or [0.0], dtype=wp.float32, device=self.device)
         """The numbers among the parameters of all terms."""
-        running = [
-            each for name, each in self.bound.events.items() if self.config.terms("events")[name].mode != "startup"
-        ]
+        running = [each for name, each in self.bound.events.items() if modes[name] != "startup"]
         for bound in (*self.bound.actions.values(), *self.bound.commands.values(), *running):
             self.engine.changing |= {*filter(None, map(model_field, writes(bound.function)))}
         values = {
@@ -248,23 +250,22 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         super().after_allocate()
         if self.torch_terms:
             logger.info("%s", self.torch_terms.describe_cost())
-        self._check_curricula()
+        self.curricula.check(self)
         self._apply_curricula()
 
     def step(self) -> None:
-        """Advance all environments by one step, with the numbers that the curricula have come to."""
-        if any(each.step == self.training_steps for each in self._changes):
+        """Advance all environments by one step. Before it the host writes numbers that the curricula have come to."""
+        if self.curricula.is_due():
             self._apply_curricula()
-        self.training_steps += 1
+        self.curricula.steps += 1
         super().step()
 
     def _apply_curricula(self) -> None:
         """Write the numbers of all curricula as they are after the steps done."""
-        changes = [each for each in self._changes if each.step <= self.training_steps]
-        self.log = {each.label: each.value for each in changes}
-        if changes:
+        self.log = self.curricula.log()
+        if self.curricula:
             numbers, weights = self.numbers.numpy(), self.weights.numpy()
-            for each in changes:
+            for each in self.curricula.reached():
                 if each.path in self.binder.places:
                     numbers[self.binder.places[each.path]] = each.value
                 else:
@@ -273,23 +274,19 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
                 self.numbers.assign(numbers)
                 self.weights.assign(weights)
 
-    def _check_curricula(self) -> None:
-        """Refuse a change of a parameter that is an array with one number for each name."""
-        for each in self._changes:
-            if each.path not in self.binder.places and not each.path.endswith(".weight"):
-                raise ShoalError(
-                    f"A curriculum changes {each.path}, which is a number for each name: it cannot change."
-                )
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Let curricula go on by the metrics of an iteration, which are means over all ranks."""
+        if self.curricula.follow(means):
+            self._apply_curricula()
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return the steps done and 1, which add up over all ranks to their sum and the number of ranks."""
-        return {"steps": np.array([self.training_steps, 1])} if self._changes else {}
+        """Return the steps and stages of the curricula, see `Curricula.state`."""
+        return {name: np.array(counts) for name, counts in self.curricula.state().items()}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Go on from the steps done."""
-        if "steps" in counts:
-            self.training_steps = round(counts["steps"][0] / counts["steps"][1])
-            self._apply_curricula()
+        """Go on from the steps and stages done."""
+        self.curricula.restore({name: each.tolist() for name, each in counts.items()})
+        self._apply_curricula()
 
     def _state(self, sources: Iterable[Source]) -> Any:
         """Return what the text of the kernels and the functions of terms read."""
@@ -310,12 +307,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         functions = self.binder.all_functions()
         after_reset = [
             *self.bound.actions.values(),
-            *chain(*(group.values() for group in self.bound.observations.values())),
+            *chain(*(group.values() for group in self.bound.observations.values()), self.bound.recorders.values()),
         ]
-        observing = "\n".join(each.body for each in sources if each.name == "place" or each.name.startswith("observe"))
+        observing = "\n".join(each.body for each in sources if each.name.startswith(("place", "observe", "record")))
         fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
-        in_text = _STATE_FIELD.findall(text)
-        for name in sorted({*in_text}.union(*map(uses, functions))):
+        for name in sorted({*_STATE_FIELD.findall(text)}.union(*map(uses, functions))):
             if name in own:
                 values[name] = own[name]
             elif name in made:
@@ -392,6 +388,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Return the stages of `observe`."""
         place = [partial(self._run, "place")] if "place" in self._kernels else []
         return [*place, *self._torch_stage("observations"), self._observe]
+
+    def record(self) -> Mapping[str, wp.array]:
+        """Return the present values of the recorders, by name: no step computes them. Shapes (num_envs, columns)."""
+        self._run("record")
+        return self.records
 
     def _observe(self) -> None:
         for stage in self._kernels:

@@ -11,14 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, above, at_least
+from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, Rule, above, at_least, within
 from shoal.errors import ShoalError, UsageError, did_you_mean
 
 Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
 Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
-
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
@@ -26,8 +25,11 @@ CHOICES: dict[str, Any] = {
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
+_NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a tile that are 0 for none; others are above."""
+COUNTS = {"num_waves", "num_obstacles", "num_boxes", "num_beams", "num_rings", "octaves"}
+"""Numbers of tiles that ship, which count; others need not be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
+    # Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise.
+    by_column: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         """Leave the rules of the fields to `TermsConfig`, which knows the name of the term."""
@@ -59,21 +63,43 @@ class DoneTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObsTerm(Term):
+class DelayedTerm(Term):
+    """What is observed, or acts, some steps late: the lag is drawn uniformly between two numbers of steps."""
+
+    delay_min_lag: Annotated[int, at_least(0)] = 0
+    """Least age of the value [steps]."""
+    delay_max_lag: Annotated[int, at_least(0)] = 0
+    """Largest age of the value [steps]; 0 for no delay."""
+    delay_hold_prob: Annotated[float, within(0, 1)] = 0.0
+    """Probability that a lag is kept where another would be drawn. With 1 each episode has a lag of its own."""
+    delay_update_period: Annotated[int, at_least(0)] = 0
+    """Steps between two draws; 0 for one in each step."""
+    delay_per_env_phase: bool = True
+    """Whether environments draw in different steps of the period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObsTerm(DelayedTerm):
     """Columns of an observation group: the value, plus noise, clipped, scaled, delayed, and then with its history."""
 
+    by_column: ClassVar[frozenset[str]] = frozenset({"noise", "bias", "clip", "scale"})
     noise: Annotated[float, at_least(0)] = 0.0
-    """Largest error, drawn uniformly for each column and step."""
+    """Largest error, drawn uniformly for each column and step; or another distribution, `Gaussian` or `Uniform`."""
+    bias: Annotated[float, at_least(0)] = 0.0
+    """The same for an error that is drawn for each column and episode, and added in all of its steps."""
     clip: Annotated[float, at_least(0)] = 0.0
-    """Largest magnitude after the noise; 0 for any."""
+    """Largest magnitude after the noise, or a least and a largest value; 0 for any."""
     scale: float = 1.0
     """Factor after clipping."""
-    delay: Annotated[int, at_least(0)] = 0
-    """Largest age of what is observed [steps]; each episode draws its own. 0 for none."""
-    history: Annotated[int, at_least(1)] = 1
-    """Number of last values, oldest first. At the beginning of an episode all are the first."""
+    history_length: Annotated[int, at_least(0)] = 0
+    """Number of last values, oldest first; 0 for the present one alone. At first all are the episode's first."""
     columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of a torch function; otherwise they follow from the function."""
+
+    @property
+    def num_values(self) -> int:
+        """Number of values that are observed of each column."""
+        return max(1, self.history_length)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,13 +124,11 @@ class CommandTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ActionTerm(Term):
-    """Columns of the policy's actions, turned into controls."""
+class ActionTerm(DelayedTerm):
+    """Columns of the policy's actions, turned into controls. Before the first that a delay lets act they are 0."""
 
     clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
-    delay: Annotated[int, at_least(0)] = 0
-    """Largest age of an action when it acts [steps]; each episode draws its own. 0 for none."""
 
 
 CONTACT_FIELDS = {"found": 1, "force": 3, "torque": 3, "dist": 1, "pos": 3, "normal": 3, "tangent": 3}
@@ -133,11 +157,25 @@ class MetricTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecorderTerm(Term):
+    """Columns that are recorded, by a function of observations."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CurriculumTerm(Term):
     """Numbers of another term that change during a training. In `play` and `evaluate` they are as declared."""
 
-    steps: tuple[int, ...]
+    steps: tuple[int, ...] = ()
     """Steps of each environment since the training began, from which on each of the values holds; none for never."""
+    when: str = ""
+    """Instead of steps, a metric of the training: after each iteration the next of the values holds if it is `above` or
+    `below` the next threshold. Or the name of `score`."""
+    score: ClassVar[Callable[[Mapping[str, float]], float] | None] = None
+    """Makes one number of all metrics by name."""
+    above: tuple[float, ...] = ()
+    """Least value of the metric for each of the stages."""
+    below: tuple[float, ...] = ()
+    """Largest value of the metric for each of the stages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,22 +206,19 @@ class SensorTerm(Term):
 TermT = TypeVar("TermT", bound=Term)
 
 
-def _declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
+def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
     """Return a declaration whose class has a field for each parameter."""
     own = [name for name in values if name not in base.__dataclass_fields__]
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     func = getattr(func, "__func__", func)  # Of another declaration.
-    # Another value of a flag need not be whole; numbers of tiles are Python's, and stay as they are declared.
-    whole = _whole_numbers(func) | {"axes"}
-    floats = [
-        name
-        for name in own
-        if name not in whole and (base not in (TileTerm, ObjectTerm) or isinstance(values[name], tuple))
-    ]
-    values = {**values, **{name: _as_floats(values[name]) for name in floats}}
-    members = [(name, _annotation(base, name, values[name])) for name in own]
+    whole = _whole_numbers(func) | COUNTS | {"axes"}  # Another value of a flag need not be whole.
+    if base is ObjectTerm:  # What MuJoCo counts stays whole.
+        whole |= {name for name in own if not isinstance(values[name], tuple)}
+    values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
+    by_column = [name for name in base.by_column & {*values} if isinstance(values[name], Mapping | tuple | Term)]
+    members = [(name, _annotation(base, name, values[name])) for name in (*own, *sorted(by_column))]
     function = func if isinstance(func, str) else staticmethod(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
     made = make_dataclass(
@@ -199,8 +234,8 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
         name: float(value) if type(value) is int and isinstance(getattr(term, name, None), float) else value
         for name, value in values.items()
     }
-    fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units"}}
-    return _declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
+    fixed = {name: value for name, value in vars(made).items() if name in {"mode", "columns", "units", "score"}}
+    return declare(made.__bases__[0], made.__dict__["func"], own, **fixed)
 
 
 def _whole_numbers(func: Function) -> set[str]:
@@ -225,6 +260,9 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     kind = _type_of(value)
     if base is TileTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
+    if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Term):
+        is_range = name == "clip" and isinstance(value, tuple)
+        return Annotated[kind, RANGE if is_range else _NOT_NEGATIVE]
     ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
     rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
     return Annotated[kind, rule]
@@ -241,17 +279,22 @@ def _type_of(value: object) -> Any:
 
 def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
     """Declare a reward term."""
-    return _declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
+    return declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
 
 
 def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
     """Declare a termination, or with `time_out` a truncation."""
-    return _declare(DoneTerm, func, {"time_out": time_out, **params})
+    return declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
-def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value) -> ObsTerm:
+def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Term) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
-    return _declare(ObsTerm, func, params, columns=columns)
+    return declare(ObsTerm, func, params, columns=columns)
+
+
+def ObsGroup(terms: Mapping[str, ObsTerm], **values: Any) -> dict[str, ObsTerm]:
+    """Return the observations of a group with the same values of some fields, such as ``history_length=5``."""
+    return {name: changed(term, values) for name, term in terms.items()}
 
 
 def Event(func: Function, mode: str, **params: Value) -> EventTerm:
@@ -271,7 +314,7 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
         )
     if "interval" in params and not _MODES[mode]:
         raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
-    return _declare(EventTerm, func, params, mode=mode)
+    return declare(EventTerm, func, params, mode=mode)
 
 
 def Command(
@@ -293,60 +336,61 @@ def Command(
                 "give the column's lowest and highest value, or name the parameter otherwise."
             )
     fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
-    return _declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
+    return declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
 
 
 def Action(func: Function, **params: Value) -> ActionTerm:
     """Declare an action."""
-    return _declare(ActionTerm, func, params)
+    return declare(ActionTerm, func, params)
 
 
 def Metric(func: Function, **params: Value) -> MetricTerm:
     """Declare a metric."""
-    return _declare(MetricTerm, func, params)
+    return declare(MetricTerm, func, params)
+
+
+def Recorder(func: Function, **params: Value) -> RecorderTerm:
+    """Declare what is recorded of each step, beside observations, actions and rewards: a `wp.func` of observations."""
+    return declare(RecorderTerm, func, params)
 
 
 def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
     """Declare contacts, by MuJoCo's contact sensor or by a function of the geometry.
 
-    The sensor is of `bodies`, `geoms` or `subtrees`, patterns of the first of two that touch, with anything or with one
-    `secondary_body`, `secondary_geom` or `secondary_subtree`: of a robot that touches itself,
-    ``Contact(subtrees="pelvis", secondary_subtree="pelvis")``. The function `near_ground` needs none, and is faster.
+    The sensor is of `bodies`, `geoms` or `subtrees`, with anything or with one `secondary_body`, `secondary_geom` or
+    `secondary_subtree`. The function `near_ground` needs none, and is faster.
     """
-    return _declare(ContactTerm, func, params)
+    return declare(ContactTerm, func, params)
 
 
 def Tile(func: Function, **params: Value) -> TileTerm:
     """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
-    return _declare(TileTerm, func, params)
+    return declare(TileTerm, func, params)
 
 
 def Object(func: Function, **params: Value) -> ObjectTerm:
-    """Declare an object of the scene: a function of `shoal.mdp.objects`, or another that returns an `MjSpec`.
-
-    The fields of `ObjectTerm` are among the parameters: ``Object("geom", type="box", size=(0.02, 0.02, 0.02),
-    mass=0.05, pos=(0.4, 0.0, 0.02))``. As `cube` its names begin with ``cube/``, and only patterns with a slash select
-    them.
-    """
-    return _declare(ObjectTerm, func, params)
+    """Declare an object: a function of `shoal.mdp.objects`, or another that returns an `MjSpec`; see `ObjectTerm`."""
+    return declare(ObjectTerm, func, params)
 
 
 def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no other word.
-    """Declare a sensor of MuJoCo's by its name in MJCF, of a site, body, geom, joint, actuator, tendon or camera.
+    """Declare a sensor of MuJoCo's by its name in MJCF: ``Sensor("framepos", body="cube/body", reference_site="grip")``.
 
-    ``Sensor("gyro", site="imu")``; ``Sensor("framepos", body="cube/body", reference_site="grasp")`` of the position of
-    one in the frame of another. A body is MJCF's `xbody`, and `subtree` one with all below it. As `imu` it is the
-    sensor `imu`, which ``Obs("builtin_sensor", sensors="imu")`` observes.
+    A body is MJCF's `xbody`, and `subtree` one with all below it.
     """
-    return _declare(SensorTerm, type, params)
+    return declare(SensorTerm, type, params)
 
 
-def Curriculum(func: str, *, steps: tuple[int, ...], **params: str | tuple[Any, ...]) -> CurriculumTerm:
+def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:
     """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
 
-    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``.
+    ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``, or with a
+    metric ``Curriculum(..., when="Metrics/error_lin_vel", below=(0.3, 0.2), weight=(-0.01, -0.1))``. Instead of a
+    metric's name, a function makes one number of all metrics, which it takes by name.
     """
-    return _declare(CurriculumTerm, func, {"steps": steps, **params})
+    if isinstance(when, str):
+        return declare(CurriculumTerm, func, {"when": when, **params})
+    return declare(CurriculumTerm, func, {"when": when.__name__, **params}, score=staticmethod(when))
 
 
 def _as_floats(value: Any) -> Any:

@@ -31,7 +31,11 @@ _OF_NETWORKS = {
 """Fields of learners that networks and normalisers follow from, besides observation groups."""
 _COMPARED = ("robot", "actions", "physics_dt", "decimation")
 """Fields of the environment, besides observations, that a teacher's actions depend on."""
-_ERRORS = {"noise", "delay"}
+_ERRORS = {
+    "noise",
+    "bias",
+    *(f"delay_{each}" for each in ("min_lag", "max_lag", "hold_prob", "update_period", "per_env_phase")),
+}
 """Fields of an observation that may differ: a teacher may observe better than it did in its own training."""
 
 

@@ -166,8 +166,9 @@ class KernelTask(ABC, Generic[ConfigT]):
             """Metrics of this step, written by the author's kernels. Shape (num_envs, number of metrics)."""
         if self.commands:
             self.command_array = self.array("commands", len(self.commands))
-            """Commands to the policy. The kernels draw it, in `reset` at least; a viewer writes it before each step.
-            Shape (num_envs, num_commands)."""
+            """Commands to the policy. The kernels draw it, in `reset` at least. Shape (num_envs, num_commands)."""
+            self.commands_held = wp.zeros(1, dtype=wp.int32, device=self.device)
+            """Whether a viewer writes the commands before each step: kernels of terms then leave them alone."""
         self.rng = self.array("rng", dtype=wp.uint32)
         """Random state of each environment."""
         self.first_env = wp.zeros(1, dtype=wp.int32, device=self.device)
@@ -271,10 +272,14 @@ class KernelTask(ABC, Generic[ConfigT]):
         return {}
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Restore the result of `curriculum`, added up over all ranks. New episodes begin everywhere after it.
+        """Restore sums of `curriculum` over all ranks, unless of another shape. New episodes begin everywhere after."""
 
-        Counts of another shape are of another curriculum, and are ignored.
-        """
+    def follow_metrics(self, means: Mapping[str, float]) -> None:
+        """Follow the metrics of an iteration of the training, by name: means over all ranks, the same on each."""
+
+    def record(self) -> Mapping[str, wp.array]:
+        """Return further values of the present state for a recording, by name. Shapes (num_envs, columns)."""
+        return {}
 
     def array(self, name: str, columns: int | None = None, dtype: type = wp.float32) -> wp.array:
         """Return a new array of zeros with one row for each environment.
@@ -300,11 +305,10 @@ class KernelTask(ABC, Generic[ConfigT]):
         dim: int | tuple[int, ...] | None = None,
     ) -> None:
         """Launch `kernel` on the task's device, with one thread for each environment, or `dim` threads."""
-        dim = self.num_envs if dim is None else dim
         any_kernel: Any = kernel  # The decorator turns a function into a kernel.
-        wp.launch(any_kernel, dim=dim, inputs=inputs, outputs=outputs, device=self.device)
-
-    # Used by the learner's side.
+        wp.launch(
+            any_kernel, dim=self.num_envs if dim is None else dim, inputs=inputs, outputs=outputs, device=self.device
+        )
 
     @property
     def arrays(self) -> Mapping[str, wp.array]:
@@ -328,7 +332,6 @@ class KernelTask(ABC, Generic[ConfigT]):
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
         """Return the last steps of the environments that diverged since `take_divergences`, if they are kept."""
         del name, rank, iteration
-        return None
 
     def take_warnings(self) -> dict[str, str]:
         """Return what went wrong in some environments since the last call: a sentence by kind. Waits for the device."""
@@ -373,14 +376,11 @@ class KernelTask(ABC, Generic[ConfigT]):
 
     def final_stages(self) -> list[Stage]:
         """Return the stages that keep the last observations of episodes, between `close` and the reset, if any."""
-        copies = [partial(wp.copy, kept, self.obs[group]) for group, kept in self.final_obs.items()]
-        return [*self.observe_stages(), *copies] if copies else []
+        copies: list[Stage] = [partial(wp.copy, kept, self.obs[group]) for group, kept in self.final_obs.items()]
+        return copies and [*self.observe_stages(), *copies]
 
     def keep_final_observations(self) -> None:
-        """Observe before the reset, too, in every step from now on: the step is captured anew.
-
-        `observe` then runs twice in a step, and draws twice as many random numbers.
-        """
+        """Observe before the reset, too, in every step from now on, which draws twice as many random numbers."""
         self.final_obs = {group: wp.zeros_like(array) for group, array in self.obs.items()}
         self.graph = self.capture()
 

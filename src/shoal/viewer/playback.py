@@ -74,6 +74,8 @@ class Playback:
     def step(self, commands: Sequence[float] | None = None) -> None:
         """Step all environments once with the policy's actions. Without `commands` the task sets them."""
         with torch.inference_mode():
+            if self._commands is not None:
+                capabilities_of(self.env).hold_commands(held=commands is not None)
             if commands is not None and self._commands is not None:
                 self._commands[:] = torch.tensor(commands, device=self._commands.device)
             self._observations, self._rewards, dones, _ = self.env.step(self.policy(self._observations))

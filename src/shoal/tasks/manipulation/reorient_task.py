@@ -5,17 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import mujoco
-import numpy as np
 
 from shoal.mdp.task import TermsTask
 from shoal.sim.engines.model_files import find_robot
-from shoal.sim.render.marks import Ghost, Mark
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE, ReorientConfig
 
 SCENE, CUBE = (Path(__file__).with_name(name) for name in ("hand.xml", "cube.xml"))
 _INCLUDED = ("shared.xml", "shared_asset.xml", "robot.xml")
-_GHOST_ABOVE = (0.0, 0.0, 0.12)
-"""From the cube's first place to the ghost that shows the goal [m]."""
 
 
 def check_hand(config: ReorientConfig, usual: ReorientConfig) -> None:
@@ -62,9 +58,3 @@ class ReorientCube(TermsTask[ReorientConfig]):
         """Return the goals reached in the episode, the angle to the goal before a step, and when one is reached."""
         arrays = {name: self.array(name) for name in ("successes", "last_error")}
         return arrays | {"success_tolerance": self.config.success_tolerance}
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return a cube with the goal's orientation, above the hand."""
-        pose = row["qpos"].copy()
-        pose[-7:] = [*(self.home()[-7:-4] + _GHOST_ABOVE), *row["commands"]]
-        return [Ghost(pose, None, body="cube/body")]

@@ -4,14 +4,21 @@
 is reached below the angle `state.success_tolerance`.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import warp as wp
 
 from shoal.mdp.annotations import CommandColumn, RootBody
 from shoal.mdp.base import qpos_of, quat_error_magnitude, quat_of, root_quat
 from shoal.mdp.events import between
+from shoal.mdp.marks import shows
 from shoal.mdp.observations import root_pos_w
+from shoal.sim.render.marks import Ghost, Mark
+
+_GHOST_ABOVE = (0.0, 0.0, 0.12)
+"""From the cube's first place to the ghost that shows the goal [m]."""
 
 
 @wp.func
@@ -33,6 +40,14 @@ def success_bonus(state: Any, env: int, root_body: RootBody, command: CommandCol
     return wp.where(orientation_error(state, env, root_body, command) <= state.success_tolerance, 1.0, 0.0)
 
 
+def goal_ghost(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    """Return the object with the goal's orientation, above the hand."""
+    place = task.home()[-7:-4] + _GHOST_ABOVE
+    pose = np.concatenate([row["qpos"][:-7], place, row["commands"][first : first + 4]])
+    return [Ghost(pose, None, body="cube/body")]
+
+
+@shows(goal_ghost)
 @wp.func
 def reorientation(
     state: Any, env: int, first: int, root_body: RootBody, roll: wp.vec2, pitch: wp.vec2, yaw: wp.vec2

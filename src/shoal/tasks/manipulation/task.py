@@ -1,13 +1,10 @@
 """`Arm-Lift-Cube`: the model."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import mujoco
-import numpy as np
 
 from shoal.mdp.task import TermsTask
-from shoal.sim.render.marks import Mark, Sphere
 from shoal.tasks.manipulation.config import LIFT_CUBE, LiftConfig
 
 MODEL = Path(__file__).with_name("arm.xml")
@@ -24,7 +21,3 @@ class LiftCube(TermsTask[LiftConfig]):
         """Return the arm on the ground."""
         del config
         return mujoco.MjSpec.from_file(str(MODEL))
-
-    def marks(self, row: Mapping[str, np.ndarray]) -> list[Mark]:
-        """Return the goal of the cube's middle."""
-        return [*super().marks(row), Sphere(row["commands"], radius=0.02)]

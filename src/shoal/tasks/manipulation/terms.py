@@ -3,21 +3,32 @@
 `object_body` is what is manipulated, `site` the point between the fingers, `command` the object's goal in the world.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
+import numpy as np
 import warp as wp
 
 from shoal.mdp.annotations import BodyId, BodyIds, CommandColumn, Joints, RootBody, SiteId
 from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, command_at, qpos_of
 from shoal.mdp.events import reset_root_state_uniform
+from shoal.mdp.marks import shows
 from shoal.mdp.needs import columns
 from shoal.mdp.observations import ee_to_object_distance, object_to_goal_distance
 from shoal.mdp.random import uniform, uniform_int
+from shoal.sim.render.marks import Mark, Sphere
 
 ObjectCommand = Annotated[CommandColumn, columns(4)]
 """The first column of a command of `multi_cube_lifting`."""
 
 
+def goal_sphere(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:
+    """Return the goal as a sphere."""
+    del task
+    return [Sphere(row["commands"][first : first + 3], radius=0.02)]
+
+
+@shows(goal_sphere)
 @wp.func
 def uniform_position(
     state: Any, env: int, first: Annotated[int, columns(3)], x: wp.vec2, y: wp.vec2, z: wp.vec2
@@ -28,6 +39,7 @@ def uniform_position(
     state.commands[env, first + 2] = uniform(state, env, z[0], z[1])
 
 
+@shows(goal_sphere)
 @wp.func
 def multi_cube_lifting(
     state: Any,
