@@ -374,7 +374,7 @@ def Object(func: Function, **params: Value) -> ObjectTerm:
 
 
 def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no other word.
-    """Declare a sensor of MuJoCo's by its name in MJCF: ``Sensor("framepos", body="cube/body", reference_site="grip")``.
+    """Declare a sensor of MuJoCo's by MJCF's name: ``Sensor("framepos", body="cube/body", reference_site="grip")``.
 
     A body is MJCF's `xbody`, and `subtree` one with all below it.
     """
