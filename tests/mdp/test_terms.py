@@ -13,7 +13,6 @@ import warp as wp
 from shoal.mdp.annotations import BodyIds
 from shoal.mdp.base import body_lin_vel_w
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.sensors import add_contact_sensors
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
@@ -175,7 +174,7 @@ REWARDS: dict[str, tuple[dict[str, Any], Oracle]] = {
         lambda s: np.abs(s.joints).sum() * (s.speed() <= 0.9),
     ),
     "undesired_contacts": (
-        {"bodies": FEET, "threshold": 5.0},
+        {"contact": "feet", "threshold": 5.0},
         lambda s: sum(np.linalg.norm(s.contact_force(f"{side}_foot")) > 5.0 for side in ("left", "right")),
     ),
 }
@@ -186,9 +185,9 @@ OBSERVATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "joint_pos_rel": ({"joints": ALL}, lambda s: s.joints),
     "joint_vel_rel": ({"joints": ALL}, lambda s: s.speeds),
     "velocity_command": (TWIST, lambda s: s.command),
-    "contact_forces": ({"bodies": FEET}, lambda s: [s.contact_force("left_foot"), s.contact_force("right_foot")]),
+    "contact_forces": ({"contact": "feet"}, lambda s: [s.contact_force("left_foot"), s.contact_force("right_foot")]),
     "foot_contact_forces": (
-        {"bodies": FEET},
+        {"contact": "feet"},
         lambda s: [np.sign(f) * np.log1p(np.abs(f)) for f in map(s.contact_force, ("left_foot", "right_foot"))],
     ),
     "builtin_sensor": ({"sensors": "angmom"}, lambda s: s.momentum()),
@@ -204,7 +203,7 @@ TERMINATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "bad_orientation": ({"limit_angle": 0.5, "time_out": True}, lambda s: np.arccos(-s.gravity[2]) > 0.5),
     "root_height_below_minimum": ({"minimum_height": LOWEST}, lambda s: s.terminated),
     "illegal_contact": (
-        {"bodies": FEET, "force_threshold": 8.0, "time_out": True},
+        {"contact": "feet", "force_threshold": 8.0, "time_out": True},
         lambda s: any(np.linalg.norm(s.contact_force(f"{side}_foot")) > 8.0 for side in ("left", "right")),
     ),
 }
@@ -216,8 +215,8 @@ CONFIG = task_config(
     },
     commands={"twist": COMMAND},
     contacts={
-        "feet": Contact("touches", bodies=FEET),
-        "itself": Contact("touches_itself", bodies="trunk", force_threshold=2.0),
+        "feet": Contact(bodies=FEET),
+        "itself": Contact(subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=2.0),
     },
     observations={"policy": {name: Obs(name, **params) for name, (params, _) in OBSERVATIONS.items()}},
     rewards={name: Reward(name, weight=1.0, **params) for name, (params, _) in REWARDS.items()}
@@ -233,10 +232,8 @@ class Biped(TermsTask[TermsConfig]):
     config = CONFIG
 
     @classmethod
-    def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
-        spec = mujoco.MjSpec.from_string(MODEL)
-        add_contact_sensors(spec, config)
-        return spec.compile()
+    def build_spec(cls, config: TermsConfig) -> mujoco.MjSpec:  # noqa: ARG003
+        return mujoco.MjSpec.from_string(MODEL)
 
 
 def random_biped() -> Biped:

@@ -143,7 +143,11 @@ CART += '<actuator><motor name="push" joint="rail"/></actuator></mujoco>'
             '"cartt.xml"',
             "ValueError: ParseXML: Error opening file '{here}/cartt.xml'. Did you mean 'cart.xml'?",
         ),
-        ("Unfinished", "class Unfinished", "TypeError: Can't instantiate abstract class Unfinished with"),
+        (
+            "Unfinished",
+            "class Unfinished",
+            "Unfinished has no model: return its robot and ground as an MjSpec in build_spec().",
+        ),
         ("Bare", "class Bare", "The config of Bare is a PlainConfig, but a TermsTask needs a TermsConfig"),
     ],
 )

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Any
 
-from shoal.errors import ShoalError
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig, members
-from shoal.mdp.contacts import new_contact
 from shoal.mdp.marks import metrics_of
+from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms
 from shoal.mdp.terms import Term
 from shoal.sim.task import CommandRange
@@ -26,19 +25,13 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
         terms, library = config.terms(group) | more, "observations" if group == "recorders" else group
         return {name: binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
-    contacts = bind("contacts")
-    for name, bound in contacts.items():
-        if not any(each.startswith(("geom", "body")) for each in bound.arguments):
-            raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
-        binder.columns[name] = bound.columns
-        binder.structs[name] = new_contact(binder.allocate, f"contacts/{name}", len(bound.columns))
     actions = bind("actions", "i", "action")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
     commands = bind("commands", "first", "is_new")
     return BoundTerms(
         actions=actions,
         commands=commands,
-        contacts=contacts,
+        contacts=bind_contacts(binder, config.terms("contacts"), binder.allocate),
         rewards=bind("rewards"),
         terminations=bind("terminations"),
         metrics=bind("metrics", **metrics_of(commands)),

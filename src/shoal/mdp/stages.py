@@ -136,10 +136,9 @@ def _place(terms: BoundTerms, binder: Binder) -> Source:
 
 def _position(bound: Bound) -> str:
     """Return the expression of where geom or body `i` of a contact is."""
-    selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
-    if selected.startswith("geom"):
-        return f"state.geom_xpos[env, {selected}[i].index]"
-    return f"state.xpos[env, {selected}[i]]"
+    if bound.of.startswith("geom"):
+        return f"state.geom_xpos[env, {bound.of}[i].index]"
+    return f"state.xpos[env, {bound.of}[i]]"
 
 
 def _end(config: TermsConfig, terms: BoundTerms) -> Source:
@@ -179,6 +178,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
     )
     for memory in binder.memories:
         source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
+    if any("sensor_history" in uses(each) for each in binder.all_functions()):
+        source.add("for i in range(state.sensor_history.shape[1]):", "    state.sensor_history[env, i] = 0.0")
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))

@@ -18,7 +18,7 @@ with one row for each environment; a field of `MjModel` with ``default_`` before
 | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
 | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
 | `gravity` | (num_envs, 3) | gravity [m/s²] |
-| `body_rootid` | (nbody,) | the uppermost body that each hangs on |
+| `sensor_history` | (num_envs, decimation * n) | after a step: `sensordata` of each of its physics steps |
 | `hulls` | (n,) of `wp.vec3` | points of meshes, see `shoal.mdp.shapes` |
 
 Events, commands and actions may write fields of `MjModel` and controls, events and commands the state too; no term
@@ -62,7 +62,7 @@ def state_of(task: TermsTask[Any], sources: Iterable[Source]) -> dict[str, Any]:
         "ground": task.build_ground,
         "home": lambda: wp.array(task.home(), dtype=wp.float32, device=task.device),
         "encoder_bias": lambda: task.array("encoder_bias", task.model.nv),
-        "body_rootid": lambda: wp.array(task.model.body_rootid, dtype=wp.int32, device=task.device),
+        "sensor_history": lambda: task.engine.keep_sensors(task.array),
         "hulls": lambda: wp.array(task.binder.names.hulls[0], dtype=wp.vec3, device=task.device),
     }
     fresh = _read_after_reset(task, sources)

@@ -17,7 +17,6 @@ kernels serve both engines, because both have the same fields (`shoal.sim.engine
 """
 
 import logging
-from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property, partial
@@ -29,7 +28,6 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.config.env import MujocoConfig
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import model_field, writes
 from shoal.mdp.binding import Binder
@@ -41,10 +39,11 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import generate, struct_of
 from shoal.mdp.marks import height_of_arrows
 from shoal.mdp.names import Names
+from shoal.mdp.scene import checked, compile_scene
 from shoal.mdp.stages import stages_of
 from shoal.mdp.state import state_of
 from shoal.mdp.torch_terms import TorchTerms
-from shoal.sim.engines.build import build_engine
+from shoal.sim.engines.build import build_engine, declared_capacities
 from shoal.sim.engines.engine import Engine, dtype_of
 from shoal.sim.graphs import Call, HostStage, torch_stream
 from shoal.sim.nan.dump import Dump
@@ -59,7 +58,10 @@ ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
 
 class TermsTask(Task[ConfigT], Generic[ConfigT]):
-    """A MuJoCo model, which a subclass returns in `build_model`, with terms; `shoal.mdp.state` has what these read."""
+    """A MuJoCo model with terms. A subclass returns robot and ground in `build_spec`, or the whole in `build_model`.
+
+    `shoal.mdp.state` has what functions of terms read.
+    """
 
     engine: Engine
     """The physics engine."""
@@ -75,9 +77,14 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     `--env.njmax` do not say it. They hold for the model of this class's `config`. None: computed from the model."""
 
     @classmethod
-    @abstractmethod
+    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:  # noqa: ARG003  For subclasses.
+        """Return the robot and its ground. In a task, `config.engine` is the one that was chosen, never `auto`."""
+        raise ShoalError(f"{cls.__name__} has no model: return its robot and ground as an MjSpec in build_spec().")
+
+    @classmethod
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
-        """Return the model of a configuration. In a task, its `engine` is the one that was chosen, never `auto`."""
+        """Return the scene: `build_spec`, with the objects and sensors of the configuration."""
+        return compile_scene(cls.build_spec(config), config)
 
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
@@ -98,7 +105,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def roles(self) -> Mapping[str, str]:
         """Return patterns of names that the patterns of terms may contain, such as ``{feet}``."""
-        return {}
+        return self.config.named_roles()
 
     def build_ground(self) -> Ground:
         """Return the ground: a plane at height 0."""
@@ -127,8 +134,6 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
     name of an array: each runs where a term reads that array."""
-
-    # The parts of a task.
 
     @property
     def step_dt(self) -> float:
@@ -167,7 +172,11 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         if config.physics_dt is not None:
             self.model.opt.timestep = config.physics_dt
         self.engine = build_engine(
-            self.model, config, num_envs=self.num_envs, device=self.device, declared=self._declared_capacities()
+            self.model,
+            config,
+            num_envs=self.num_envs,
+            device=self.device,
+            declared=declared_capacities(type(self), config),
         )
         self.resets_diverged = config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
@@ -175,7 +184,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.moved = self.array("moved", dtype=wp.bool)
         """Set by kernels of the stage `interval` where they have written the state. Cleared by the engine."""
         self.curricula = Curricula(config)
-        names = Names(self.model, self.home(), self.roles())
+        names = Names(checked(self.model, config), self.home(), self.roles(), config.terms("objects"))
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = number_commands(config, self.binder)
         self.bound = bind_terms(config, self.binder, self.followed)
@@ -193,15 +202,6 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             commands=commands,
         )
         check_best_metric(self, type(self).__name__)
-
-    def _declared_capacities(self) -> dict[str, int]:
-        """Return `capacities` by their flags; nothing where another model than the declaring class's is simulated."""
-        declaring = next(each for each in type(self).__mro__ if "capacities" in vars(each))
-        if self.capacities is None or any(
-            getattr(self.config, name) != getattr(declaring.config, name) for name in self.config.model_fields
-        ):
-            return {}
-        return dict(zip(MujocoConfig.size_fields, self.capacities, strict=True))
 
     def allocate(self) -> None:
         """Make arrays, generate the kernels, and open the fields that their functions read."""
@@ -265,7 +265,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def stages(self) -> list[Stage]:
         """Return the stages of one step, in order. Torch functions read what the kernel before them has written."""
-        engine, history = self.engine, self.history
+        engine, history, fresh = self.engine, self.history, self.config.fresh_observations
         observing = [
             *self._kernel("observe", "place"),
             *self._torch("observe", "observations"),
@@ -286,7 +286,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             *self._kernel("reset"),
             *self._kernel("interval"),
             *([("interval", partial(history.mark, self.done, self.moved))] if history else []),
-            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved))),
+            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved, everywhere=fresh))),
             *observing,
         ]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.annotations import BodyIds, ContactSensors, Joints
+from shoal.mdp.annotations import Contacts, Joints
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import base_height
@@ -44,12 +44,6 @@ def joint_vel_out_of_manual_limit(state: Any, env: int, joints: Joints, max_velo
 
 
 @wp.func
-def illegal_contact(
-    state: Any,
-    env: int,
-    bodies: BodyIds,
-    contact_sensors: ContactSensors,
-    force_threshold: float = 10.0,
-) -> bool:
-    """Whether one of the bodies is touched with more than a force [N]."""
-    return undesired_contacts(state, env, bodies, contact_sensors, force_threshold) > 0.0
+def illegal_contact(state: Any, env: int, contact: Contacts, force_threshold: float = 10.0) -> bool:
+    """Whether one of the geoms or bodies is touched with more than a force [N]."""
+    return undesired_contacts(state, env, contact, force_threshold) > 0.0

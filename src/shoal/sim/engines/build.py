@@ -1,12 +1,14 @@
 """The engine that a configuration asks for."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import mujoco
 import torch
 import warp as wp
 
 from shoal.config.env import MujocoConfig
+from shoal.config.plain import to_plain
 from shoal.sim.engines.engine import Engine
 from shoal.sim.engines.native import NativeEngine
 
@@ -33,3 +35,13 @@ def build_engine(
         chosen={name: value for name in MujocoConfig.size_fields if (value := getattr(config, name)) is not None},
         deterministic=config.deterministic,
     )
+
+
+def declared_capacities(task: Any, config: MujocoConfig) -> dict[str, int]:  # noqa: ANN401  The class of a task.
+    """Return the `capacities` of a class by their flags; nothing for another model than the declaring class's."""
+    declaring = next(each for each in task.__mro__ if "capacities" in vars(each))
+    if task.capacities is None or any(
+        to_plain(getattr(config, name)) != to_plain(getattr(declaring.config, name)) for name in config.model_fields
+    ):
+        return {}
+    return dict(zip(MujocoConfig.size_fields, task.capacities, strict=True))

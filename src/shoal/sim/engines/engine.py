@@ -5,7 +5,8 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 of 9 a matrix, of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-events or commands wrote the state, those that are read before the next step describe the new one.
+events or commands wrote the state, or with `--env.fresh-observations` everywhere, those that are read
+before the next step describe the new one.
 `qpos`, `qvel` and the other fields of the state are always current.
 """
 
@@ -90,6 +91,9 @@ class Engine(ABC):
         """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
         self.planned: dict[str, int] = {}
         """Those among them that `enlarge` is to change, and their new values."""
+        self.sensor_history: Any = None
+        """Where ``sensordata`` of each physics step of the last `step` is kept, one after the other, if anywhere.
+        Shape (num_envs, decimation * nsensordata)."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
@@ -107,6 +111,16 @@ class Engine(ABC):
         if not after_physics_only:
             self.begun.add(name)
         return self.fields[name]
+
+    def keep_sensors(self, allocate: Callable[[str, int], wp.array]) -> wp.array:
+        """Return `sensor_history`, made by `allocate` from a name and columns, and keep it from now on."""
+        self.sensor_history = allocate("sensor_history", self.decimation * self.model.nsensordata)
+        return self.sensor_history
+
+    def kept_sensors(self, physics_step: int) -> wp.array:
+        """Return the part of `sensor_history` that is of a physics step. Shape (num_envs, nsensordata)."""
+        count = self.model.nsensordata
+        return self.sensor_history[:, physics_step * count : (physics_step + 1) * count]
 
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.
@@ -178,10 +192,11 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
         """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the fields of `begun` there.
 
-        That is the state, and the parameters that change. `moved` is cleared.
+        That is the state, and the parameters that change. `moved` is cleared. `everywhere` they are derived for all
+        environments.
         """
 
     @abstractmethod
