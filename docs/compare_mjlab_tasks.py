@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 import torch
 from compare_mjlab_terms import Biped, configured, difference, random_biped, tensor
-from mdp.test_terms import CONFIG, FEET, NUM_ENVS, TERMINATIONS, State
+from mdp.test_terms import CONFIG, NUM_ENVS, TERMINATIONS, State
 
 from shoal.mdp.terms import Command, Curriculum, Done, Event, Metric, Obs, Reward
 from shoal.mdp.terrain import BORDER
@@ -31,7 +31,7 @@ FIXED = {name: (value, value) for name, value in RANGES.items()}
 SPEED = {f"velocity_{name}": (-value, -value) for name, value in RANGES.items()}
 ABOVE = 5.0
 """Where rays begin, above all ground [m]; one that hits nothing ends above it."""
-ARM: dict[str, Any] = {"site": "grasp", "object_body": "cube", "command": "goal"}
+ARM: dict[str, Any] = {"site": "grasp", "object_body": "cube/body", "command": "goal"}
 STDS: dict[str, Any] = {"reaching_std": 0.2, "bringing_std": 0.3}
 
 
@@ -50,7 +50,7 @@ def compare_history(mjlab: Any) -> dict[str, float]:
         "foot_height": Obs("foot_height", contact="feet"),
         "foot_air_time": Obs("foot_air_time", contact="feet"),
         "foot_contact": Obs("foot_contact", contact="feet"),
-        "foot_contact_forces": Obs("foot_contact_forces", bodies=FEET),
+        "foot_contact_forces": Obs("foot_contact_forces", contact="feet"),
         "last_action": Obs("last_actions"),
         "builtin_sensor": Obs("builtin_sensor", sensors="angmom"),
         "projected_gravity_from_sensor": Obs("builtin_sensor", sensors="angmom", scale=-1.0),
@@ -183,7 +183,7 @@ def compare_events(mjlab: Any) -> dict[str, float]:
     task.arrays["event_left"].fill_(0.0)
     task.done.zero_()
     mjlab.push_by_setting_velocity(env, None, FIXED, every)
-    task.interval_events()
+    task.run("interval")
     found["push_by_setting_velocity"] = difference(written["velocity"], velocity().numpy())
     return found
 
@@ -283,8 +283,8 @@ def compare_terrain(mjlab: Any) -> dict[str, float]:
     rng, edge = np.random.default_rng(0), -np.array(task.terrain.corner)
     task.qpos.numpy()[:, :2] = rng.uniform(-edge + 0.9, edge - 0.9, (NUM_ENVS, 2))
     task.qpos.numpy()[:4, 0] = edge[0] - np.array([0.5, 1.9, 2.1, 3.9])
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     scanned: Any = ROUGH.observations
     points, places = grid_points(*scanned.policy.height_scan.grid), task.qpos.numpy()
     hits = np.zeros((NUM_ENVS, len(points), 3))
@@ -339,8 +339,8 @@ def compare_tracking(mjlab: Any) -> dict[str, float]:  # noqa: PLR0915  One stat
     task.qvel.numpy()[:] += rng.normal(size=task.qvel.shape) * 0.5
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     model, motion, names = task.model, task.motion, task.binder.names
     roles = task.roles()
     bodies, ends = (names.select("body", roles[name], "") for name in ("bodies", "ends"))
@@ -411,7 +411,7 @@ def compare_tracking(mjlab: Any) -> dict[str, float]:  # noqa: PLR0915  One stat
 def compare_manipulation(mjlab: Any) -> dict[str, float]:
     """Compare terms of the arm and its cube on random states. The right finger stands for a second cube."""
     own = "shoal.tasks.manipulation.terms:"
-    multi: dict[str, Any] = {"site": "grasp", "object_bodies": "(cube|.*right_finger.*)", "command": "several"}
+    multi: dict[str, Any] = {"site": "grasp", "object_bodies": "(cube/body|.*right_finger.*)", "command": "several"}
     places: dict[str, Any] = dict.fromkeys("xyz", (0.1, 0.4))
     several = Command(
         f"{own}multi_cube_lifting",
@@ -430,12 +430,14 @@ def compare_manipulation(mjlab: Any) -> dict[str, float]:
             object_bodies=multi["object_bodies"],
         ),
         "staged_position_reward": Reward(f"{own}staged_position_reward", 1.0, **ARM, **STDS),
-        "bring_object_reward": Reward(f"{own}bring_object_reward", 1.0, object_body="cube", command="goal", std=0.3),
+        "bring_object_reward": Reward(
+            f"{own}bring_object_reward", 1.0, object_body="cube/body", command="goal", std=0.3
+        ),
         "joint_velocity_hinge_penalty": Reward(f"{own}joint_velocity_hinge_penalty", 1.0, joints=".*", max_vel=0.5),
     }
     observed = {
-        "ee_to_object_distance": Obs(f"{own}ee_to_object_distance", site="grasp", object_body="cube"),
-        "object_to_goal_distance": Obs(f"{own}object_to_goal_distance", object_body="cube", command="goal"),
+        "ee_to_object_distance": Obs("ee_to_object_distance", site="grasp", object_body="cube/body"),
+        "object_to_goal_distance": Obs("object_to_goal_distance", object_body="cube/body", command="goal"),
         "ee_velocity": Obs(f"{own}ee_velocity", site="grasp"),
         "target_position": Obs(f"{own}target_position", site="grasp", command="goal"),
     }
@@ -448,13 +450,13 @@ def compare_manipulation(mjlab: Any) -> dict[str, float]:
     )
     task = LiftCube(config, num_envs=NUM_ENVS, device="cpu", seed=0)
     rng, model = np.random.default_rng(0), task.model
-    task.qpos.numpy()[:, 7:] += rng.uniform(-0.3, 0.3, (NUM_ENVS, model.nq - 7))
+    task.qpos.numpy()[:, :-7] += rng.uniform(-0.3, 0.3, (NUM_ENVS, model.nq - 7))
     task.qvel.numpy()[:] = rng.normal(size=task.qvel.shape)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
-    site, cube = model.site("grasp").id, model.body("cube").id
+    task.run("reward")
+    task.run("observe")
+    site, cube = model.site("grasp").id, model.body("cube/body").id
     positions, velocities, turns = (np.zeros((NUM_ENVS, size)) for size in (3, 6, 4))
     for env in range(NUM_ENVS):
         data = mujoco.MjData(model)
@@ -465,7 +467,7 @@ def compare_manipulation(mjlab: Any) -> dict[str, float]:
         positions[env], velocities[env] = data.site_xpos[site], np.roll(velocity, 3)
         mujoco.mju_mat2Quat(turns[env], data.site_xmat[site])
     fixed = tensor([[1.0, 0.0, 0.0, 0.0]]).expand(NUM_ENVS, 4)
-    robot = SimpleNamespace(data=SimpleNamespace(root_link_quat_w=fixed, joint_vel=tensor(task.qvel.numpy()[:, 6:])))
+    robot = SimpleNamespace(data=SimpleNamespace(root_link_quat_w=fixed, joint_vel=tensor(task.qvel.numpy()[:, :-6])))
     robot.data.site_pos_w, robot.data.site_vel_w = tensor(positions[:, None]), tensor(velocities[:, None])
     robot.data.site_quat_w = tensor(turns[:, None])
     scene = {"robot": robot, "cube": SimpleNamespace()}

@@ -209,7 +209,7 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
         "feet_clearance": both | {"target_height": 0.1},
         "feet_swing_height": both | {"target_height": 0.1},
         "feet_slip": both,
-        "soft_landing": both | {"bodies": ".*_foot"},
+        "soft_landing": both,
     }
     rewards = dict.fromkeys(CONFIG.terms("rewards")) | {k: Reward(k, weight=1.0, **p) for k, p in feet.items()}
     task = Biped(

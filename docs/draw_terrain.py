@@ -13,7 +13,8 @@ import mujoco
 import numpy as np
 from PIL import Image
 
-from shoal.mdp.terrain import build_on_terrain, make_terrain
+from shoal.mdp.scene import compile_scene
+from shoal.mdp.terrain import make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TILES
 from shoal.sim.render.camera import CAMERA, Camera
 from shoal.tasks.quadruped.config import ROUGH
@@ -27,7 +28,7 @@ AWAY = np.array([-3.4, -6.4, 5.6])
 def draw(name: str) -> np.ndarray:
     """Return a picture of the robot on a tile, as bytes. Shape (height, width, 3)."""
     config = replace(ROUGH, terrains=(name,))
-    model, terrain = build_on_terrain(config), make_terrain(config)
+    model, terrain = compile_scene(robot_on_terrain(config), config), make_terrain(config)
     floor = model.geom("floor")
     floor.matid[:], floor.rgba[:] = -1, (0.5, 0.55, 0.6, 1.0)  # Squares would hide the shape.
     x, y = terrain.centers[LEVEL, 0]

@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
+import mujoco
 import numpy as np
 import warp as wp
 
@@ -28,6 +29,7 @@ from shoal.mdp.terms import (
     ContactTerm,
     DoneTerm,
     EventTerm,
+    ObjectTerm,
     ObsTerm,
     RewardTerm,
     TileTerm,
@@ -43,10 +45,11 @@ KINDS: dict[str, tuple[str, str, type, tuple[Any, ...]]] = {
     "terminations": ("Terminations", "Done", DoneTerm, (bool,)),
     "events": ("Events", "Event", EventTerm, (None,)),
     "contacts": ("Contacts", "Contact", ContactTerm, (bool,)),
+    "objects": ("Objects of a scene", "Object", ObjectTerm, (mujoco.MjSpec,)),
     "tiles": ("Sub-terrains", "Tile", TileTerm, (np.ndarray,)),
 }
 """Title, declaration, its class, and what its functions return, by the module of the functions."""
-HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "uniform"}
+HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "to_base", "uniform"}
 HELPERS |= {"periods_of", "is_commanded"}
 """Functions that other functions call."""
 
@@ -63,7 +66,7 @@ command or contact, or numbers. Functions of your own are written in the same wa
 
 GIVEN = {"state", "env", "i", "first", "is_new", "action", "plot"}
 """Parameters that the task passes itself."""
-TYPES = {"float": "number", "int": "integer", "bool": "true or false"}
+TYPES = {"str": "text", "float": "number", "int": "integer", "bool": "true or false"}
 
 
 def functions_of(library: str) -> dict[str, Any]:
@@ -75,7 +78,7 @@ def functions_of(library: str) -> dict[str, Any]:
         if name.startswith("_") or name in HELPERS or not inspect.isfunction(function):
             continue
         first = next(iter(inspect.signature(function).parameters), "")
-        if first in {"state", "plot"} and inspect.signature(function).return_annotation in returned:
+        if first in {"state", "plot", "type", "file"} and inspect.signature(function).return_annotation in returned:
             found[name] = function
     return found
 
@@ -108,7 +111,8 @@ def row(name: str, function: Any) -> str:
     """Return the row of a function."""
     text = " ".join((inspect.getdoc(function) or "").split()).replace("|", "\\|")
     hints, parameters = hints_of(function), inspect.signature(function).parameters.values()
-    described = [describe(each.name, hints[each.name], each.default) for each in parameters]
+    named = [each for each in parameters if each.kind is not each.VAR_KEYWORD and name != "touches"]
+    described = [describe(each.name, hints[each.name], each.default) for each in named]
     return f"| `{name}` | {text} | {'; '.join(each for each in described if each)} |".replace("|  |", "| |")
 
 

@@ -135,6 +135,6 @@ class Arm(mdp.TermsTask[mdp.TermsConfig]):
         return [*super().marks(row), mdp.Sphere(np.append(row["commands"], 0.0), radius=0.02)]
 
     @classmethod
-    def build_model(cls, config: mdp.TermsConfig) -> mujoco.MjModel:
+    def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
         """Return the robot."""
-        return mujoco.MjModel.from_xml_string(ROBOT)
+        return mujoco.MjSpec.from_string(ROBOT)

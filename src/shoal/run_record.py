@@ -16,7 +16,7 @@ from shoal.errors import UsageError, refusing_os_errors
 from shoal.files import Folder, make_first_free, try_lock
 from shoal.learn.metrics import Row
 from shoal.learn.run_json import write_launch
-from shoal.plan.changes import flag_words
+from shoal.plan.changes import flag_words, flatten
 from shoal.plan.checkpoints import Checkpoint, model_sums
 from shoal.plan.ranks import agent_dir
 from shoal.plan.resume import new_run_words, saved_section
@@ -168,9 +168,10 @@ def refuse_other_models(plan: TrainPlan) -> None:
                 f"{run.models_dir / name} is no longer as the checkpoint {start.model} was trained with: "
                 f"put it back, or start a new run: {new_run_words(plan.config, start.model)}"
             )
-    saved = saved_section(run, "env")
-    for name in env.model_fields:
-        wanted, copy = getattr(env, name), run.saved_model(name)
+    saved, files = flatten(saved_section(run, "env")), env.model_files()
+    copied = [each.name for each in sorted(run.models_dir.glob("*"))]
+    for name in dict.fromkeys((*files, *copied)):
+        wanted, copy = files.get(name, ""), run.saved_model(name)
         if copy is None and (wanted or None) == (saved.get(name, wanted) or None):
             continue
         different: Path | None = None

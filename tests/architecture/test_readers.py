@@ -52,7 +52,7 @@ EXCEPTIONS = {
     "learn/groups.py json.loads": MESSAGE,
     "learn/run_json.py json.loads": "its own entry, as JSON has it",
     "machine/host.py file.read_text": KERNEL,
-    "mdp/robots.py mujoco.MjSpec.from_file": "MJCF: MuJoCo's parser has limits of its own, and runs no code",
+    "mdp/scene.py mujoco.MjSpec.from_file": "MJCF: MuJoCo's parser has limits of its own, and runs no code",
     "plan/environment_parity.py path.read_bytes": PACKAGED,
     "plan/received.py json.loads": MESSAGE,
     "procfs.py Path(f'/proc/{pid}/stat').read_text": KERNEL,
@@ -62,10 +62,10 @@ EXCEPTIONS = {
     "sim/render/marks.py json.loads": SCRATCH,
     "sweep/study.py json.loads": "a choice of the sweep's file, which Optuna takes as text",
     "tasks/cartpole/model.py mujoco.MjSpec.from_file": PACKAGED,
-    "tasks/gymnasium_v5/base.py mujoco.MjSpec.from_file": PACKAGED,
+    "tasks/gymnasium_v5/tasks.py mujoco.MjSpec.from_file": PACKAGED,
     "tasks/manipulation/reorient_task.py (hand / name).read_bytes": PACKAGED,
     "tasks/manipulation/reorient_task.py mujoco.MjSpec.from_file": PACKAGED,
-    "tasks/manipulation/task.py mujoco.MjModel.from_xml_path": PACKAGED,
+    "tasks/manipulation/task.py mujoco.MjSpec.from_file": PACKAGED,
 }
 
 

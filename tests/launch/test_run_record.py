@@ -7,7 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.saved import write_checkpoint
@@ -20,6 +20,7 @@ from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED
 from shoal.plan.rundir import RunDir
 from shoal.run_record import make_log_dir, make_run_dir, record_launch
+from shoal.tasks import registry
 from shoal.tasks.quadruped.task import FlatVelocity
 
 if TYPE_CHECKING:
@@ -90,6 +91,45 @@ def test_a_run_keeps_its_robot_for_all_that_goes_on_with_it_from_anywhere(
     asked = parse_train(["--config", str(moved.train_yaml), "--env.robot", "cat.xml"]).env
     assert isinstance(asked, RobotConfig)
     assert asked.robot == "cat.xml"
+
+
+ROOM = """
+import mujoco
+from shoal import mdp
+
+
+class Room(mdp.TermsTask):
+    config = mdp.task_config(
+        mdp.TermsConfig,
+        objects={"door": mdp.Object("mjcf", file="door.xml", base="fixed")},
+        actions={"push": mdp.Action("joint_effort", actuators="door/.*", scale=1.0)},
+        observations={"policy": {"angle": mdp.Obs("joint_pos", joints="door/.*")}},
+        rewards={"alive": mdp.Reward("is_alive", weight=1.0)},
+    )
+
+    @classmethod
+    def build_spec(cls, config):
+        return mujoco.MjSpec()
+"""
+DOOR = """<mujoco><asset><mesh file="leaf.obj"/></asset><worldbody><body name="leaf"><joint name="turn"/>
+  <geom type="mesh" mesh="leaf"/></body></worldbody><actuator><motor name="turn" joint="turn"/></actuator></mujoco>"""
+
+
+def test_a_run_keeps_the_files_of_its_objects(log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "door.xml").write_text(DOOR, encoding="utf-8")
+    (tmp_path / "leaf.obj").write_text("v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+    (tmp_path / "room.py").write_text(ROOM, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    plan = plan_of(log_root, "room.py:Room")
+    run = make_run_dir(plan)
+    record_launch(run, plan)
+    for file in ("door.xml", "leaf.obj"):
+        (tmp_path / file).unlink()
+    again = parse_train(["--config", str(run.train_yaml)]).env
+    assert again.model_files() == {"objects.door.file": str(run.models_dir / "objects.door.file" / "model.xml")}
+    room: Any = registry.resolve("room.py:Room").load_builder()
+    model = room.build_model(again)
+    assert (model.nmesh, model.joint(0).name) == (1, "door/turn")
 
 
 def test_rank_files_of_two_launches_in_one_second_do_not_mix(tmp_path: Path) -> None:

@@ -119,7 +119,6 @@ NARROW = {
 }
 ONE = {"columns": {"speed": "m/s"}, "resampling_time": (1.0, 1.0)}
 FREE = "which needs a model that begins with a free joint"
-NO_SENSOR = 'declare contacts={"name": Contact("touches", bodies=...)} of these bodies, and call add_contact_sensors()'
 
 REFUSED: dict[str, tuple[Any, str]] = {
     # A free joint, a sensor, a command or a contact that is not there.
@@ -162,7 +161,6 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: rewarded(Reward("self_collision_cost", 1.0, contact="feet")),
         "rewards.x0.contact is 'feet', but the task does not declare a contact of that name. It has: none.",
     ),
-    "contact_sensor": (lambda: rewarded(Reward("undesired_contacts", 1.0, bodies="lower", threshold=1.0)), NO_SENSOR),
     "contact_of_nothing": (
         lambda: {"contacts": {"c": Contact(high, geom="upper")}},
         "contacts.c tracks nothing: its function",

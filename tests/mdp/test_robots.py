@@ -333,15 +333,15 @@ CONFIG = task_config(
     decimation=4,
     pose={".*": 0.0},
     actions={"joint_pos": Action("joint_position", actuators=".*", scale=0.1)},
-    contacts={"feet": Contact("touches", bodies=".*_foot")},
+    contacts={"feet": Contact(bodies=".*_foot")},
     observations={
         "policy": {
             "joint_pos": Obs("joint_pos_rel", joints=".*"),
-            "forces": Obs("contact_forces", bodies=".*_foot"),
+            "forces": Obs("contact_forces", contact="feet"),
             "found": Obs("foot_contact", contact="feet"),
         }
     },
-    rewards={"contacts": Reward("undesired_contacts", weight=1.0, bodies=".*_foot", threshold=1.0)},
+    rewards={"contacts": Reward("undesired_contacts", weight=1.0, contact="feet", threshold=1.0)},
     events={
         "base": Event("reset_root_state_uniform", "reset", x=(0.0, 0.0), y=(0.0, 0.0), yaw=(0.0, 0.0)),
         "joints": Event("reset_joints_by_offset", "reset", joints=".*", position=(0.0, 0.0), velocity=(0.0, 0.0)),
@@ -370,9 +370,9 @@ def test_a_robot_with_contact_sensors_and_a_pose_is_compiled_once(robot: str, mo
     compiled: list[mujoco.MjSpec] = []
     usual = mujoco.MjSpec.compile
     monkeypatch.setattr(mujoco.MjSpec, "compile", lambda spec: compiled.append(spec) or usual(spec))
-    contacts = {"feet": Contact("touches", bodies=".*_foot")}
+    contacts = {"feet": Contact(bodies=".*_foot")}
     config = task_config(RobotConfig, robot=robot, pose={".*": 0.0}, contacts=contacts)
-    model = build_on_a_plane(config)
+    model = RobotTask.build_model(config)
     read_robot(model, config)
     assert len(compiled) == 1
-    assert [model.sensor(index).name for index in range(model.nsensor)] == ["contact left_foot", "contact right_foot"]
+    assert [model.sensor(index).name for index in range(model.nsensor)] == ["feet left_foot", "feet right_foot"]

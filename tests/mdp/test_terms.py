@@ -13,7 +13,6 @@ import warp as wp
 from shoal.mdp.annotations import BodyIds
 from shoal.mdp.base import body_lin_vel_w
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.sensors import add_contact_sensors
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
 
@@ -175,7 +174,7 @@ REWARDS: dict[str, tuple[dict[str, Any], Oracle]] = {
         lambda s: np.abs(s.joints).sum() * (s.speed() <= 0.9),
     ),
     "undesired_contacts": (
-        {"bodies": FEET, "threshold": 5.0},
+        {"contact": "feet", "threshold": 5.0},
         lambda s: sum(np.linalg.norm(s.contact_force(f"{side}_foot")) > 5.0 for side in ("left", "right")),
     ),
 }
@@ -186,9 +185,9 @@ OBSERVATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "joint_pos_rel": ({"joints": ALL}, lambda s: s.joints),
     "joint_vel_rel": ({"joints": ALL}, lambda s: s.speeds),
     "velocity_command": (TWIST, lambda s: s.command),
-    "contact_forces": ({"bodies": FEET}, lambda s: [s.contact_force("left_foot"), s.contact_force("right_foot")]),
+    "contact_forces": ({"contact": "feet"}, lambda s: [s.contact_force("left_foot"), s.contact_force("right_foot")]),
     "foot_contact_forces": (
-        {"bodies": FEET},
+        {"contact": "feet"},
         lambda s: [np.sign(f) * np.log1p(np.abs(f)) for f in map(s.contact_force, ("left_foot", "right_foot"))],
     ),
     "builtin_sensor": ({"sensors": "angmom"}, lambda s: s.momentum()),
@@ -204,7 +203,7 @@ TERMINATIONS: dict[str, tuple[dict[str, Any], Oracle]] = {
     "bad_orientation": ({"limit_angle": 0.5, "time_out": True}, lambda s: np.arccos(-s.gravity[2]) > 0.5),
     "root_height_below_minimum": ({"minimum_height": LOWEST}, lambda s: s.terminated),
     "illegal_contact": (
-        {"bodies": FEET, "force_threshold": 8.0, "time_out": True},
+        {"contact": "feet", "force_threshold": 8.0, "time_out": True},
         lambda s: any(np.linalg.norm(s.contact_force(f"{side}_foot")) > 8.0 for side in ("left", "right")),
     ),
 }
@@ -216,8 +215,8 @@ CONFIG = task_config(
     },
     commands={"twist": COMMAND},
     contacts={
-        "feet": Contact("touches", bodies=FEET),
-        "itself": Contact("touches_itself", bodies="trunk", force_threshold=2.0),
+        "feet": Contact(bodies=FEET),
+        "itself": Contact(subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=2.0),
     },
     observations={"policy": {name: Obs(name, **params) for name, (params, _) in OBSERVATIONS.items()}},
     rewards={name: Reward(name, weight=1.0, **params) for name, (params, _) in REWARDS.items()}
@@ -233,10 +232,8 @@ class Biped(TermsTask[TermsConfig]):
     config = CONFIG
 
     @classmethod
-    def build_model(cls, config: TermsConfig) -> mujoco.MjModel:
-        spec = mujoco.MjSpec.from_string(MODEL)
-        add_contact_sensors(spec, config)
-        return spec.compile()
+    def build_spec(cls, config: TermsConfig) -> mujoco.MjSpec:  # noqa: ARG003
+        return mujoco.MjSpec.from_string(MODEL)
 
 
 def random_biped() -> Biped:
@@ -251,8 +248,8 @@ def random_biped() -> Biped:
     task.ctrl.numpy()[:] = rng.uniform(-1.0, 1.0, (NUM_ENVS, 4))
     task.moved.numpy()[:] = True
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     return task
 
 
@@ -360,7 +357,7 @@ def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_t
     before = qvel.copy()
     task.arrays["event_left"].fill_(0.0)
     task.done.zero_()
-    task.interval_events()
+    task.run("interval")
     assert within(qvel[:, :3] - before[:, :3], low[:3])
     assert within(np.einsum("nij,nj->ni", rotations, qvel[:, 3:6]) - in_world, low[3:])
 
@@ -415,7 +412,7 @@ def test_the_velocity_of_a_body_is_mujocos_wherever_its_tree_begins() -> None:
     task.qvel.numpy()[:] = np.random.default_rng(0).normal(size=(4, task.model.nv))
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.observe()
+    task.run("observe")
     data, velocity = mujoco.MjData(task.model), np.zeros(6)
     for env, observed in enumerate(task.obs["policy"].numpy()):
         data.qpos[:], data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]

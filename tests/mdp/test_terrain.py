@@ -14,8 +14,9 @@ from support.calm import changed
 
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp import tiles
+from shoal.mdp.scene import compile_scene
 from shoal.mdp.terms import COUNTS, Tile
-from shoal.mdp.terrain import build_on_terrain, make_terrain
+from shoal.mdp.terrain import make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TILES
 from shoal.tasks.humanoid.velocity import G1_ROUGH
 from shoal.tasks.quadruped.config import ROUGH
@@ -155,7 +156,7 @@ def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
 
 def test_open_stairs_are_boxes_with_air_below_that_the_scan_sees() -> None:
     config = changed(ROUGH, terrains=["open_stairs"], terrain_levels=1)
-    terrain, model = make_terrain(config), build_on_terrain(config)
+    terrain, model = make_terrain(config), compile_scene(robot_on_terrain(config), config)
     assert not terrain.floor.any()
     data = mujoco.MjData(model)
     data.qpos[0] = 50.0  # The robot is not in the way.

@@ -17,8 +17,7 @@ from shoal import mdp
 from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import hints_of, takes
 from shoal.mdp.noise import Gaussian, Uniform
-from shoal.mdp.sensors import add_contact_sensors
-from shoal.mdp.terms import CHOICES
+from shoal.mdp.terms import CHOICES, CONTACT_FIELDS
 
 DECLARATIONS: dict[str, Any] = {
     "actions": mdp.Action,
@@ -109,14 +108,12 @@ def random_task(seed: int) -> type[mdp.TermsTask[Any]]:
     rng = random.Random(seed)
     robot = Robot(rng)
 
-    def build_model(_cls: type, config: Any) -> mujoco.MjModel:
-        spec = mujoco.MjSpec.from_string(robot.xml)
-        add_contact_sensors(spec, config)
-        return spec.compile()
+    def build_spec(_cls: type, _config: Any) -> mujoco.MjSpec:
+        return mujoco.MjSpec.from_string(robot.xml)
 
     groups = _Terms(rng, mujoco.MjModel.from_xml_string(robot.xml)).groups()
     config = mdp.task_config(mdp.TermsConfig, physics_dt=0.005, decimation=2, episode_length_s=0.05, **groups)
-    return type("RandomTask", (mdp.TermsTask,), {"config": config, "build_model": classmethod(build_model)})
+    return type("RandomTask", (mdp.TermsTask,), {"config": config, "build_spec": classmethod(build_spec)})
 
 
 class _Terms:
@@ -154,6 +151,8 @@ class _Terms:
     def term(self, group: str) -> Any:
         """Return one declaration."""
         function = self.rng.choice(library(group))
+        if function.__name__ == "touches":
+            return self.sensed()
         given = {}
         hints = hints_of(function)
         for name, parameter in [*inspect.signature(function).parameters.items()][2:]:
@@ -180,12 +179,21 @@ class _Terms:
             given |= {"delay_max_lag": self.rng.randint(0, 2), "delay_hold_prob": self.rng.choice([0.0, 0.5, 1.0])}
         return DECLARATIONS[group](function.__name__, **given)
 
+    def sensed(self) -> Any:
+        """Return contacts of MuJoCo's sensor."""
+        mode, kind = self.rng.choice([("bodies", "body"), ("geoms", "geom"), ("subtrees", "body")])
+        given: dict[str, Any] = {mode: self.pattern(kind, several=True), "num_slots": self.rng.randint(1, 2)}
+        if self.rng.random() < 0.5:
+            given["secondary_body"] = "world"
+        fields = tuple(self.rng.sample([*CONTACT_FIELDS], self.rng.randint(1, 7)))
+        return mdp.Contact(fields=fields, reduce=self.rng.choice(["mindist", "maxforce", "netforce"]), **given)
+
     def value(self, annotation: Any) -> Any:
         """Return a value of a parameter."""
         rule = takes(annotation)
         what = rule.what if rule else ""
-        if rule and what in self.names:
-            return self.pattern(what, several=not rule.is_one)
+        if rule and what in {*self.names, "root"}:
+            return self.pattern("body" if what == "root" else what, several=not (rule.is_one or what == "root"))
         words = {"command": ["commands_0"], "contact": self.contacts or ["none"]}
         words |= {each: get_args(choice) for each, choice in CHOICES.items()}
         if what in words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.sim.kernel_task import CommandRange
+from shoal.sim.task import CommandRange
 from shoal.viewer.keys import steering_keys
 
 

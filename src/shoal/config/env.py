@@ -3,7 +3,7 @@
 A task adds its own settings in a subclass, beside its kernels and not here.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal, Self
 
 from shoal.config.checks import Config, above, at_least, within
@@ -22,7 +22,23 @@ class BaseEnvConfig(Config):
     """Fields that change the memory of an environment or the size of an observation: sizes that a `TaskSpec` declares
     hold where these have the task's defaults."""
     model_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that name MJCF files: a run keeps a copy of each, with all that it refers to."""
+    """Fields that name MJCF files, or have declarations with a `file`: a run keeps a copy of each, with all that it
+    refers to."""
+
+    def model_files(self) -> dict[str, str]:
+        """Return what the `model_fields` name, by dotted names: of declarations ``objects.cube.file``."""
+        found: dict[str, str] = {}
+        for name in self.model_fields:
+            value = getattr(self, name)
+            named = (
+                {name: value}
+                if isinstance(value, str)
+                else {
+                    f"{name}.{each.name}.file": getattr(getattr(value, each.name), "file", "") for each in fields(value)
+                }
+            )
+            found |= {path: file for path, file in named.items() if file}
+        return found
 
     def in_play(self) -> Self:
         """Return the defaults of `play` and `evaluate` for a policy that was trained with this: the same."""
@@ -65,6 +81,10 @@ class MujocoConfig(EnvConfig):
     """Time step of the physics [s], instead of the model file's. None: the file's."""
     decimation: Annotated[int, at_least(1)] = 4
     """Physics steps for each action."""
+    fresh_observations: bool = False
+    """Derive what observations read, such as positions of bodies and sensors, from the state at the end of a step, as
+    mjlab does. Without, it is of the beginning of the last physics step, as after MuJoCo's own `mj_step`; positions and
+    speeds of joints are current in any case. On the CPU it costs a forward pass for each step."""
     on_nan: Literal["reset", "stop"] = "reset"
     """Handling of non-finite states and rewards: `reset` begins a new episode of that environment and counts it; `stop`
     ends the training before the next gradient, and writes a file for `shoal replay`."""

@@ -230,8 +230,8 @@ def _depth_of_kind(kind: Any) -> int:  # noqa: ANN401  An annotation.
 
 def _with_absolute_models(env: BaseEnvConfig) -> BaseEnvConfig:
     """Return the configuration with absolute paths of its model files; other names stay."""
-    named = {name: Path(getattr(env, name)).expanduser() for name in env.model_fields if getattr(env, name)}
-    return replace(env, **{name: str(path.absolute()) for name, path in named.items() if path.is_file()})
+    named = {name: Path(file).expanduser() for name, file in env.model_files().items()}
+    return from_plain(env, nested({name: str(path.absolute()) for name, path in named.items() if path.is_file()}))
 
 
 # Policies

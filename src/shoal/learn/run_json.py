@@ -7,7 +7,6 @@ leaves the run as it was. Any other launch is written by the launching process, 
 import json
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import yaml
@@ -77,13 +76,13 @@ def _write_params(run: RunDir, config: TrainConfig) -> None:
 
 def _keep_models(run: RunDir, config: TrainConfig) -> None:
     """Copy the MJCF and other files of the environment, unless the run has copies already, which are equal."""
-    for field in filter(partial(getattr, config.env), config.env.model_fields):
+    for field, named in config.env.model_files().items():
         if run.saved_model(field) is None:
             from shoal.sim.engines.model_copies import copy_model
             from shoal.sim.engines.model_files import find_robot
 
             try:
-                file = find_robot(getattr(config.env, field))
+                file = find_robot(named)
             except UsageError:  # The environment raises it when it is built.
                 continue
             copy_model(file, run.folder, run.models_dir / field, MODEL_FILE)

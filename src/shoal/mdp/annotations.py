@@ -17,10 +17,10 @@ from shoal.mdp.shapes import Solid
 from shoal.mdp.terms import CHOICES
 
 __all__ = [
-    "ActionColumns", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "BodyId", "BodyIds", "CameraIds",
-    "CommandColumn", "ContactData", "ContactSensors", "Contacts", "Distribution", "Geom", "GeomId", "Geoms", "Grid",
+    "ActionColumns", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId", "BodyIds",
+    "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms", "Grid",
     "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Numbers", "Operation", "OptionalNumbers",
-    "PairIds", "SelfContactSensors", "SensorColumn", "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
+    "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class Geom:
 
 @wp.struct
 class ContactData:
-    """The contacts of several geoms or bodies, each (num_envs, number of them)."""
+    """The contacts of several geoms or bodies, each array (num_envs, number of them); and where their sensors are."""
 
     found: wp.array2d[wp.bool]
     """Whether each touches."""
@@ -87,6 +87,18 @@ class ContactData:
     """Time in contact until now [s]; 0 without."""
     last_air_time: wp.array2d[wp.float32]
     """Length of the last time without contact [s]; 0 where there was none in this episode."""
+    sensors: wp.array[wp.int32]
+    """First column of each in ``sensordata``. Shape (number of them,)."""
+    slots: wp.int32
+    """Contacts of each that its sensor has."""
+    stride: wp.int32
+    """Columns of each of these contacts; `found` is the first, the others are at:"""
+    force: wp.int32
+    torque: wp.int32
+    dist: wp.int32
+    pos: wp.int32
+    normal: wp.int32
+    tangent: wp.int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,13 @@ class Takes:
     """Struct of the entries about what is selected; None for indices."""
     is_one: bool = False
     """Whether the pattern must match one object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Beside `Memory`, in rewards: a `wp.func` of `state` and `env`, whose value before the step the memory has."""
+
+    function: Any
 
 
 def _several(kind: str, plural: str, entry: Any = None) -> Takes:
@@ -129,6 +148,8 @@ ActuatorId = Annotated[int, _one("actuator")]
 GeomId = Annotated[int, _one("geom")]
 BodyId = Annotated[int, _one("body")]
 SiteId = Annotated[int, _one("site")]
+RootBody = Annotated[int, Takes("root", "pattern of one body with a free joint")]
+"""A body with a free joint; with the default 0 the base, that of the model's first joint."""
 SensorColumn = Annotated[int, _one("sensor")]
 """The first column of a sensor in ``sensordata``."""
 COMMAND = Takes("command", "name of a command")
@@ -147,10 +168,6 @@ Memory = Annotated[wp.array2d[wp.float32], Takes("memory")]
 """An array of the term's own: a column for each name that is selected before it, or one."""
 ActionColumns = Annotated[wp.array[wp.int32], Takes("action_columns")]
 """Columns of the actions of the actuators that are selected before it."""
-ContactSensors = Annotated[wp.array[wp.int32], Takes("contact_sensors")]
-"""First columns of the contact sensors of the bodies that are selected before it."""
-SelfContactSensors = Annotated[wp.array[wp.int32], Takes("self_contact_sensors")]
-"""First columns of the sensors of their contacts with themselves."""
 ALIASES: dict[str, Any] = {name: value for name, value in vars().items() if get_origin(value) is Annotated}
 
 
@@ -179,3 +196,9 @@ def hints_of(function: Any) -> dict[str, Any]:
         return inspect.get_annotations(python, eval_str=True, locals=dict(inspect.getclosurevars(python).nonlocals))
     except (NameError, AttributeError) as error:
         raise ShoalError(f"An annotation of {python.__name__}() cannot be found ({error}): import it there.") from error
+
+
+def before_of(function: Any) -> dict[str, Any]:
+    """Return the functions whose values before a step the parameters of a reward's function have, by parameter."""
+    parts = {name: getattr(each, "__metadata__", ()) for name, each in hints_of(function).items()}
+    return {name: part.function for name, found in parts.items() for part in found if isinstance(part, Before)}

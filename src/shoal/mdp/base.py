@@ -1,4 +1,4 @@
-"""The base of a robot in its own frame: what many terms need.
+"""The base of a robot in its own frame, and bodies with a free joint: what many terms need.
 
 The robot's free joint is the model's first: ``qpos`` begins with the base's position and quaternion (real part first),
 ``qvel`` with its velocity in the world and its angular velocity in its own frame, as MuJoCo has it.
@@ -8,14 +8,20 @@ from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import BodyId, CommandColumn
-from shoal.mdp.needs import FreeJointState, columns
+from shoal.mdp.annotations import BodyId, CommandColumn, RootBody
+from shoal.mdp.needs import FreeBody, FreeJointState, columns
+
+
+@wp.func
+def quat_at(qpos: wp.array2d[wp.float32], env: int, first: int) -> wp.quat:
+    """Return the quaternion in four columns from `first` on. Warp's quaternions have the real part last."""
+    return wp.quat(qpos[env, first + 1], qpos[env, first + 2], qpos[env, first + 3], qpos[env, first])
 
 
 @wp.func
 def base_quat(state: FreeJointState, env: int) -> wp.quat:
-    """Return the base's orientation. Warp's quaternions have the real part last."""
-    return wp.quat(state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6], state.qpos[env, 3])
+    """Return the base's orientation."""
+    return quat_at(state.qpos, env, 3)
 
 
 @wp.func
@@ -99,7 +105,7 @@ def body_lin_vel_w(state: Any, env: int, body: BodyId) -> wp.vec3:
     """Return the velocity of a body's origin in the world [m/s]."""
     # MuJoCo has velocities at the centre of mass of all that hangs together.
     velocity = state.cvel[env, body]
-    arm = state.xpos[env, body] - state.subtree_com[env, state.body_rootid[body]]
+    arm = state.xpos[env, body] - state.subtree_com[env, state.default_body_rootid[body]]
     return wp.spatial_bottom(velocity) + wp.cross(wp.spatial_top(velocity), arm)
 
 
@@ -110,12 +116,36 @@ def body_ang_vel_w(state: Any, env: int, body: BodyId) -> wp.vec3:
 
 
 @wp.func
-def put_root(state: FreeJointState, env: int, offset: wp.vec3, roll: float, pitch: float, yaw: float) -> None:
-    """Put the base into the default pose, at rest, moved in the world [m] and then turned in its own frame [rad]."""
-    turn = wp.quat(state.home[4], state.home[5], state.home[6], state.home[3]) * wp.quat_rpy(roll, pitch, yaw)
+def qpos_of(state: Any, root_body: FreeBody) -> int:
+    """Return the first of seven columns of ``qpos`` of a body with a free joint."""
+    return state.default_jnt_qposadr[state.default_body_jntadr[root_body]]
+
+
+@wp.func
+def qvel_of(state: Any, root_body: FreeBody) -> int:
+    """Return the first of six columns of ``qvel`` of a body with a free joint."""
+    return state.default_jnt_dofadr[state.default_body_jntadr[root_body]]
+
+
+@wp.func
+def root_quat(state: Any, env: int, root_body: RootBody) -> wp.quat:
+    """Return the orientation of a body with a free joint."""
+    return quat_at(state.qpos, env, qpos_of(state, root_body) + 3)
+
+
+@wp.func
+def put_root(state: Any, env: int, root_body: RootBody, offset: wp.vec3, angles: wp.vec3) -> None:
+    """Put a body with a free joint into the default pose, at rest, moved in the world [m] and turned by angles [rad].
+
+    The angles are roll, pitch and yaw in its own frame.
+    """
+    first, speed = qpos_of(state, root_body), qvel_of(state, root_body)
+    turn = wp.quat(
+        state.home[first + 4], state.home[first + 5], state.home[first + 6], state.home[first + 3]
+    ) * wp.quat_rpy(angles[0], angles[1], angles[2])
     for column in range(3):
-        state.qpos[env, column] = state.home[column] + offset[column]
-        state.qpos[env, 4 + column] = turn[column]
-    state.qpos[env, 3] = turn[3]
+        state.qpos[env, first + column] = state.home[first + column] + offset[column]
+        state.qpos[env, first + 4 + column] = turn[column]
+    state.qpos[env, first + 3] = turn[3]
     for column in range(6):
-        state.qvel[env, column] = 0.0
+        state.qvel[env, speed + column] = 0.0

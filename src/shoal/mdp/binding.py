@@ -23,9 +23,6 @@ from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
 
-_OF_SELECTED = ("action_columns", "contact_sensors", "self_contact_sensors")
-"""What parameters take that are made from what is selected before them."""
-
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -45,6 +42,8 @@ class Bound:
     """Number of columns of each name, if it is called by name."""
     env: str = "env"
     """The expression of the environment."""
+    of: str = ""
+    """Of contacts, the array of the geoms or bodies."""
     is_updated: bool = False
     """Whether it is a command that is called in each step, with whether a new one is to be drawn."""
 
@@ -117,7 +116,7 @@ class Binder:
         """Functions that the text of the kernels calls, by name."""
         self.torch: list[TorchBound] = []
         """Terms that are functions on torch tensors."""
-        self._allocate = allocate
+        self.allocate = allocate
         self._shared: dict[tuple[str, object], str] = {}
 
     def all_functions(self) -> list[Any]:
@@ -150,7 +149,8 @@ class Binder:
             expression, selected = self._argument(f"{path}.{name}", hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
-        parts = VECTORS.get(hints.get("return"), ("",))
+        size = getattr(kind := hints.get("return"), "_length_", 1)
+        parts = VECTORS.get(kind) or (tuple(map(str, range(size))) if size > 1 else ("",))
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
             commands = [value for name, value in values.items() if takes(hints[name]) == COMMAND]
@@ -162,7 +162,8 @@ class Binder:
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
         own_name, is_updated = path.replace(".", "_"), "is_new" in passed
-        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, is_updated)
+        of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
+        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated)
 
     def _env(self, path: str) -> str:
         """Return the expression of the environment. Where indices are checked, it notes which term runs."""
@@ -222,7 +223,9 @@ class Binder:
         """Return the expression of an argument, and the names of what it selects."""
         rule = takes(annotation)
         if rule and rule.what in OBJECTS:
-            return self._selection(path, rule, value)
+            return self.selection(path, rule, value)
+        if rule and rule.what == "root":
+            return str(self.names.root(value, path)), ()
         if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
         if rule and rule.what == "grid":
@@ -233,21 +236,19 @@ class Binder:
 
     def _without_columns(self, path: str, what: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
         """Return the expression of an argument that selects nothing."""
-        if not selected and (what in _OF_SELECTED or (what == "numbers" and value is not None)):
+        if not selected and (what == "action_columns" or (what == "numbers" and value is not None)):
             raise ShoalError(f"{path} is of what is selected, but no parameter before it selects anything: add one.")
         if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
-        if what in {"axes", *_OF_SELECTED}:
+        if what in {"axes", "action_columns"}:
             rows: Any = value
             if what == "action_columns":
                 columns = {each: column for column, each in enumerate(self.action_columns)}
                 rows = [_found(path, each, columns, "an action of it") for each in selected]
-            elif what != "axes":
-                rows = self.names.contact_sensors(selected, path, what.removesuffix("_sensors").replace("_", " "))
             return self._array(what, tuple(rows), rows, wp.int32)
         argument = path.replace(".", "_")
         if what == "memory":
-            self.arrays[argument] = self._allocate(path, max(1, len(selected)), getattr(kind, "dtype", wp.float32))
+            self.arrays[argument] = self.allocate(path, max(1, len(selected)), getattr(kind, "dtype", wp.float32))
             self.memories.append(argument)
             return argument
         if what == "numbers" and value is not None:
@@ -267,7 +268,8 @@ class Binder:
             raise UsageError(f"{path} is {value!r}, but must be a whole number.")
         return SCALARS[kind].format(self.number(path, value))
 
-    def _selection(self, path: str, rule: Takes, patterns: Any) -> tuple[str, tuple[str, ...]]:
+    def selection(self, path: str, rule: Takes, patterns: Any) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of what patterns select, and the names."""
         kind, indices = rule.what, self.names.select(rule.what, patterns, path)
         names = tuple(self.names.names(kind)[index] for index in indices)
         if rule.is_one:

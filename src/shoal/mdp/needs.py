@@ -15,7 +15,7 @@ import mujoco
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp.accesses import calls, python_of
 from shoal.mdp.actuators import KINDS, kinds_of
-from shoal.mdp.annotations import Takes, hints_of
+from shoal.mdp.annotations import RootBody, Takes, hints_of
 
 _SHOWN = 12
 
@@ -50,11 +50,30 @@ class Need:
 
 
 def _free_joint(given: Given) -> None:
-    given.refuse_unless(given.binder.names.begins_with_free_joint, "a model that begins with a free joint")
+    given.refuse_unless(given.binder.names.root(0, "") is not None, "a model that begins with a free joint")
+
+
+def _free_body(given: Given) -> None:
+    root = given.binder.names.root(given.value, f"{given.term}.{given.parameter}")
+    what = f"a {given.parameter} with a free joint" if given.value else "a model that begins with a free joint"
+    given.refuse_unless(root is not None, what)
 
 
 FreeJointState = Annotated[Any, Need(_free_joint)]
 """The `state` of a model whose first joint is a free joint: that of its base."""
+
+
+FreeBody = Annotated[RootBody, Need(_free_body)]
+
+
+def contact_field(name: str) -> Need:
+    """Return the need of a contact with a field of MuJoCo's sensor."""
+
+    def check(given: Given) -> None:
+        contact = given.binder.structs.get(given.value)  # One that is not there is refused elsewhere.
+        given.refuse_unless(contact is None or getattr(contact, name) > 0, f"a contact with '{name}' among its fields")
+
+    return Need(check)
 
 
 def columns(least: int) -> Need:
@@ -97,6 +116,9 @@ def _kind(kind: str) -> Need:
 
 POSITION, VELOCITY, EFFORT = map(_kind, ("position", "velocity", "effort"))
 CTRLRANGE, FORCERANGE = map(_kind, ("ctrlrange", "forcerange"))
+
+
+MOCAP = objects(lambda model: model.body_mocapid < 0, "which the task does not move: give its object the base mocap.")
 
 
 def axes_of(field: str) -> Need:

@@ -10,13 +10,15 @@ import warp as wp
 from shoal.mdp.annotations import (
     ActionColumns,
     ActuatorIds,
-    BodyIds,
+    BodyId,
     CommandColumn,
     Contacts,
-    ContactSensors,
     Grid,
     Joints,
+    RootBody,
     SensorColumns,
+    SiteId,
+    SiteIds,
 )
 from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     base_ang_vel,
@@ -26,35 +28,93 @@ from shoal.mdp.base import (  # noqa: F401  Observations are named here.
     heading_w,
     periods_of,
     projected_gravity,
+    qpos_of,
+    quat_of,
+    qvel_of,
+    root_quat,
+    to_base,
 )
-from shoal.mdp.base import lin_vel_w as root_lin_vel_w  # noqa: F401  It is named here.
 from shoal.mdp.contacts import net_force
 from shoal.mdp.ground import base_height, clearance_of, surface_at  # noqa: F401  The first is named here.
-from shoal.mdp.needs import FreeJointState
 
 
 @wp.func
-def root_pos_w(state: FreeJointState, env: int) -> wp.vec3:
-    """Return the base's position in the world [m]."""
-    return wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+def root_pos_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
+    """Return the position in the world of the base, or another body with a free joint [m]."""
+    first = qpos_of(state, root_body)
+    return wp.vec3(state.qpos[env, first], state.qpos[env, first + 1], state.qpos[env, first + 2])
 
 
 @wp.func
-def root_quat_w(state: FreeJointState, env: int) -> wp.vec4:
-    """Return the base's orientation in the world, with the real part first."""
-    return wp.vec4(state.qpos[env, 3], state.qpos[env, 4], state.qpos[env, 5], state.qpos[env, 6])
+def root_quat_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec4:
+    """Return the orientation in the world of the base, or another body with a free joint, with the real part first."""
+    turn = root_quat(state, env, root_body)
+    return wp.vec4(turn[3], turn[0], turn[1], turn[2])
 
 
 @wp.func
-def root_ang_vel_w(state: Any, env: int) -> wp.vec3:
-    """Return the base's angular velocity in the world [rad/s]."""
-    return wp.quat_rotate(base_quat(state, env), base_ang_vel(state, env))
+def root_lin_vel_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
+    """Return the velocity in the world of the base, or another body with a free joint [m/s]."""
+    first = qvel_of(state, root_body)
+    return wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
+
+
+@wp.func
+def root_ang_vel_w(state: Any, env: int, root_body: RootBody = 0) -> wp.vec3:
+    """Return the angular velocity in the world of the base, or another body with a free joint [rad/s]."""
+    first = qvel_of(state, root_body) + 3
+    own = wp.vec3(state.qvel[env, first], state.qvel[env, first + 1], state.qvel[env, first + 2])
+    return wp.quat_rotate(root_quat(state, env, root_body), own)
+
+
+@wp.func
+def body_pos_b(state: Any, env: int, body: BodyId) -> wp.vec3:
+    """Return the position of a body, such as an object, in the base's frame [m]."""
+    base = wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+    return to_base(state, env, state.xpos[env, body] - base)
+
+
+@wp.func
+def body_quat_b(state: Any, env: int, body: BodyId) -> wp.vec4:
+    """Return the orientation of a body, such as an object, in the base's frame, with the real part first."""
+    turn = wp.quat_inverse(base_quat(state, env)) * quat_of(state.xquat[env, body])
+    return wp.vec4(turn[3], turn[0], turn[1], turn[2])
+
+
+@wp.func
+def site_pos_w(state: Any, env: int, i: int, sites: SiteIds) -> wp.vec3:
+    """Return the position of a site in the world [m]."""
+    return state.site_xpos[env, sites[i]]
+
+
+@wp.func
+def ee_to_object_distance(state: Any, env: int, site: SiteId, object_body: BodyId) -> wp.vec3:
+    """Return the vector in the world from a site to a body, as from a gripper to an object [m]."""
+    return state.xpos[env, object_body] - state.site_xpos[env, site]
+
+
+@wp.func
+def object_to_goal_distance(state: Any, env: int, object_body: BodyId, command: CommandColumn) -> wp.vec3:
+    """Return the vector in the world from a body to a command that is its goal [m]."""
+    return command_at(state, env, command) - state.xpos[env, object_body]
 
 
 @wp.func
 def joint_pos(state: Any, env: int, i: int, joints: Joints) -> float:
     """Return the position of a joint [rad or m]."""
     return state.qpos[env, joints[i].qpos]
+
+
+@wp.func
+def joint_pos_sin(state: Any, env: int, i: int, joints: Joints) -> float:
+    """Return the sine of the position of a hinge joint."""
+    return wp.sin(state.qpos[env, joints[i].qpos])
+
+
+@wp.func
+def joint_pos_cos(state: Any, env: int, i: int, joints: Joints) -> float:
+    """Return the cosine of the position of a hinge joint."""
+    return wp.cos(state.qpos[env, joints[i].qpos])
 
 
 @wp.func
@@ -126,21 +186,15 @@ def height_scan(state: Any, env: int, i: int, grid: Grid) -> float:
 
 
 @wp.func
-def contact_forces(
-    state: Any,
-    env: int,
-    i: int,
-    bodies: BodyIds,  # noqa: ARG001  Their sensors follow.
-    contact_sensors: ContactSensors,
-) -> wp.vec3:
-    """Return the force on a body at all its contacts, in the world [N]."""
-    return net_force(state, env, contact_sensors[i])
+def contact_forces(state: Any, env: int, i: int, contact: Contacts) -> wp.vec3:
+    """Return the force on a geom or body at all its contacts, in the world [N], of a contact with `netforce`."""
+    return net_force(state, env, contact, i)
 
 
 @wp.func
-def foot_contact_forces(state: Any, env: int, i: int, bodies: BodyIds, contact_sensors: ContactSensors) -> wp.vec3:
+def foot_contact_forces(state: Any, env: int, i: int, contact: Contacts) -> wp.vec3:
     """Return `contact_forces` f as sign(f) log(1 + |f|)."""
-    force = contact_forces(state, env, i, bodies, contact_sensors)
+    force = net_force(state, env, contact, i)
     for part in range(3):
         force[part] = wp.sign(force[part]) * wp.log(1.0 + wp.abs(force[part]))
     return force

@@ -1,7 +1,7 @@
 """Patterns of names. Needs no Warp."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from shoal.errors import UsageError
 
@@ -16,6 +16,12 @@ def matches(pattern: str, name: str, path: str) -> bool:
         return re.fullmatch(pattern, name) is not None
     except re.error as error:
         raise UsageError(f"{path} is '{pattern}', which is no pattern that Python understands: {error}.") from error
+
+
+def is_of(name: str, objects: Collection[str]) -> bool:
+    """Whether a name is of one of the objects of a scene, such as ``cube/body`` of `cube`."""
+    of, slash, _ = name.partition("/")
+    return bool(slash) and of in objects
 
 
 def numbers_by_pattern(path: str, numbers: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:

@@ -29,6 +29,7 @@ from shoal.mdp.contact_rewards import (  # noqa: F401  Rewards are named here.
     is_commanded,
     is_standing,
     self_collision_cost,
+    self_collision_substeps,
     soft_landing,
     undesired_contacts,
 )

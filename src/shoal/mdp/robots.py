@@ -1,6 +1,5 @@
 """Robots of tasks: from MJCF files, with position actuators, a first pose, and ground."""
 
-import logging
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,8 @@ from shoal.mdp.actuators import JOINT, kinds_of
 from shoal.mdp.config import RobotConfig, TermsConfig
 from shoal.mdp.patterns import matches, numbers_by_pattern
 from shoal.mdp.robot_actuators import KD, KP, give_actuators
+from shoal.mdp.scene import compile_spec, read_spec
 from shoal.sim.engines.model_files import find_robot
-from shoal.sim.render.surroundings import add_surroundings
-
-logger = logging.getLogger(__name__)
 
 SHIPPED = Path(__file__).parents[1] / "tasks" / "quadruped" / "quadruped.xml"
 """The robot that ships."""
@@ -83,40 +80,28 @@ def build_spec(config: RobotConfig) -> mujoco.MjSpec:
 
 
 def _read_spec(config: RobotConfig) -> mujoco.MjSpec:
-    path = find_robot(config.robot) if config.robot else SHIPPED
-    # MuJoCo itself would write to MUJOCO_LOG.TXT in the working directory, or to what a link of that name leads to.
-    mujoco.set_mju_user_warning(lambda message: logger.warning("MuJoCo: %s", message))
-    try:
-        return mujoco.MjSpec.from_file(str(path))
-    except (ValueError, OSError, RuntimeError) as error:  # The last of memory that MuJoCo did not get.
-        message = f"--env.robot {path} is no MJCF that MuJoCo understands: {' '.join(str(error).split())}"
-        raise UsageError(message) from error
+    return read_spec(find_robot(config.robot) if config.robot else SHIPPED)
 
 
-def compile_spec(spec: mujoco.MjSpec, config: RobotConfig) -> mujoco.MjModel:
-    """Compile a robot and its ground, with the contact sensors that its terms need."""
-    if any("bodies" in term.parameters for term in config.terms("contacts").values()):
-        from shoal.mdp.sensors import add_contact_sensors  # It needs Warp.
-
-        add_contact_sensors(spec, config, {name: getattr(config, name) for name in config.role_fields})
-    add_surroundings(spec)
-    try:
-        return spec.compile()
-    except ValueError as error:
-        message = f"--env.robot {config.robot or SHIPPED.name} does not compile: {' '.join(str(error).split())}"
-        raise UsageError(message) from error
-
-
-def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
-    """Return the model of a robot on an infinite plane, unless it brings ground of its own.
+def robot_on_a_plane(config: RobotConfig) -> mujoco.MjSpec:
+    """Return a robot on an infinite plane, unless it brings ground of its own.
 
     Raises:
-        UsageError: There is no such robot, or it does not compile.
+        UsageError: There is no such robot.
     """
     spec = build_spec(config)
     if not any(geom.type == mujoco.mjtGeom.mjGEOM_PLANE for geom in spec.worldbody.geoms):
         add_floor(spec, type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0.0, 0.0, 0.05))
-    return compile_spec(spec, config)
+    return spec
+
+
+def build_on_a_plane(config: RobotConfig) -> mujoco.MjModel:
+    """Return the model of the robot alone, on a plane.
+
+    Raises:
+        UsageError: There is no such robot, or it does not compile.
+    """
+    return compile_spec(robot_on_a_plane(config), f"--env.robot {config.robot or SHIPPED.name}")
 
 
 def add_floor(spec: mujoco.MjSpec, name: str = "floor", **geom: Any) -> None:

@@ -1,38 +1,163 @@
-"""Sensors that terms need, added to a model."""
+"""Sensors that a configuration declares, added to a model: MuJoCo's of contacts, and all others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mujoco
+import numpy as np
+import warp as wp
 
+from shoal.errors import ShoalError, UsageError, did_you_mean
+from shoal.mdp.annotations import ContactData, Geom, Takes
+from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.names import contact_sensor, matching
+from shoal.mdp.contacts import touches
+from shoal.mdp.names import matching
+from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
 
-_FOUND_AND_NET_FORCE = (3, 3, 1)
-"""The first two fields of MuJoCo's contact sensor; their sum, in the world; one slot."""
-_FOUND_AND_LARGEST_FORCE = (3, 2, 1)
-"""The same, of the contact with the largest force, in the contact's frame."""
+_OBJECTS = {
+    "body": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
+    "subtree": ("bodies", mujoco.mjtObj.mjOBJ_BODY),
+    "site": ("sites", mujoco.mjtObj.mjOBJ_SITE),
+    "geom": ("geoms", mujoco.mjtObj.mjOBJ_GEOM),
+    "joint": ("joints", mujoco.mjtObj.mjOBJ_JOINT),
+    "actuator": ("actuators", mujoco.mjtObj.mjOBJ_ACTUATOR),
+    "tendon": ("tendons", mujoco.mjtObj.mjOBJ_TENDON),
+    "camera": ("cameras", mujoco.mjtObj.mjOBJ_CAMERA),
+}
+"""Where a spec has the objects that a sensor is of, and MuJoCo's type of them."""
+_REFERENCES = {f"reference_{kind}": where for kind, where in _OBJECTS.items()}
+_SECONDARY = {
+    "secondary_body": ("bodies", mujoco.mjtObj.mjOBJ_BODY),
+    "secondary_geom": ("geoms", mujoco.mjtObj.mjOBJ_GEOM),
+    "secondary_subtree": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
+}
+_PRIMARY: dict[str, Any] = dict(zip(("bodies", "geoms", "subtrees"), _SECONDARY.values(), strict=True))
+"""The same of contacts, whose sensors have another type of bodies and subtrees."""
+_REDUCE = ("none", "mindist", "maxforce", "netforce")
+"""In MuJoCo's order."""
 
 
-def add_contact_sensors(spec: mujoco.MjSpec, config: TermsConfig, roles: Mapping[str, str] | None = None) -> None:
-    """Add MuJoCo's contact sensors for the contacts of a configuration that ask for them: those with `bodies`.
+def _is_sensed(term: ContactTerm) -> bool:
+    """Whether contacts are MuJoCo's, and not those of a function."""
+    return term.func == "touches"
 
-    The sensor of a body has the number of its contacts, and their force on what it touches, in the world [N]; that of a
-    contact of `touches_itself` is of the contacts between the body and its descendants.
+
+class _Sensors:
+    """Adds sensors to a model."""
+
+    def __init__(self, spec: mujoco.MjSpec, config: TermsConfig) -> None:
+        self._spec = spec
+        self._roles, self._objects = config.named_roles(), config.terms("objects")
+
+    def selected(self, path: str, term: Term, known: Mapping[str, Any]) -> tuple[list[str], Any]:
+        """Return the names of what the one parameter of `known` that is given selects, and its type; none without."""
+        given = [name for name in term.parameters if name in known]
+        if not given:
+            return [], None
+        if len(given) > 1:
+            raise UsageError(f"{path} has both {' and '.join(given)}: give one of them.")
+        plural, kind = known[given[0]]
+        names = [each.name for each in getattr(self._spec, plural)]
+        where, patterns = f"{path}.{given[0]}", getattr(term, given[0])
+        found = matching(
+            "body" if plural == "bodies" else plural[:-1], names, patterns, where, self._roles, self._objects
+        )
+        if known is not _PRIMARY and len(found) > 1:
+            listed = ", ".join(names[at] for at in found)
+            raise UsageError(f"{where} is '{patterns}', which matches more than one ({listed}): name one.")
+        return [names[at] for at in found], kind
+
+    def add(self, path: str, term: Term, kinds: Mapping[str, Any], others: Mapping[str, Any], **sensor: Any) -> None:
+        """Add a sensor for each selected thing of `kinds`, relative to one of `others`; of contacts named by it too."""
+        for each in term.parameters:
+            if each not in {**kinds, **others}:
+                hint = did_you_mean(each, {**kinds, **others})
+                raise UsageError(f"{path}.{each} is given, but a sensor has no such parameter.{hint}")
+        (names, kind), (references, other) = (self.selected(path, term, each) for each in (kinds, others))
+        if references:
+            sensor |= {"reftype": other, "refname": references[0]}
+        name = path.partition(".")[2]
+        if kinds is _PRIMARY and not names:
+            raise UsageError(f"{path} has no contacts: give bodies, geoms or subtrees.")
+        for each in names:
+            own = f"{name} {each}" if kinds is _PRIMARY else name
+            self._spec.add_sensor(name=own, objtype=kind, objname=each, **sensor)
+        if not names:
+            self._spec.add_sensor(name=name, **sensor)
+
+
+def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
+    """Add the sensors that a configuration declares, and those of its contacts that are not functions.
 
     Raises:
-        UsageError: A pattern matches no body.
+        UsageError: A pattern matches nothing, or there is no such sensor or field.
     """
-    terms = {name: term for name, term in config.terms("contacts").items() if "bodies" in term.parameters}
-    bodies = [body.name for body in spec.bodies]
+    sensors = _Sensors(spec, config)
+    members = mujoco.mjtSensor.__members__.items()
+    types = {name.removeprefix("mjSENS_").lower().replace("actfrc", "actuatorfrc"): kind for name, kind in members}
+    for name, term in config.terms("sensors").items():
+        if term.func not in types:
+            hint = did_you_mean(str(term.func), types)
+            raise UsageError(f"sensors.{name} is '{term.func}', which is no sensor of MuJoCo's.{hint}")
+        sensors.add(f"sensors.{name}", term, _OBJECTS, _REFERENCES, type=types[str(term.func)], cutoff=term.cutoff)
+    for name, term in config.terms("contacts").items():
+        if _is_sensed(term):
+            wrong = next((each for each in term.fields if each not in CONTACT_FIELDS), None)
+            if wrong or (term.force_threshold and "force" not in term.fields):
+                why = f"has '{wrong}'" if wrong else "lacks 'force', which its force_threshold needs"
+                raise UsageError(f"contacts.{name}.fields {why}: choose from {', '.join(CONTACT_FIELDS)}.")
+            kind = mujoco.mjtSensor.mjSENS_CONTACT
+            sensors.add(f"contacts.{name}", term, _PRIMARY, _SECONDARY, type=kind, intprm=_numbers(term))
+
+
+def _fields_of(term: ContactTerm) -> list[str]:
+    """Return the fields in MuJoCo's order; `found` is always one."""
+    return [name for name in CONTACT_FIELDS if name in ("found", *term.fields)]
+
+
+def _numbers(term: ContactTerm) -> tuple[int, int, int]:
+    """Return MuJoCo's numbers of a contact sensor: the set of its fields, how it reduces, and its slots."""
+    chosen = sum(1 << at for at, name in enumerate(CONTACT_FIELDS) if name in _fields_of(term))
+    return chosen, _REDUCE.index(term.reduce), 1 if term.reduce == "netforce" else term.num_slots
+
+
+def bind_contacts(
+    binder: Binder, terms: Mapping[str, ContactTerm], allocate: Callable[[str, int, Any], wp.array]
+) -> dict[str, Bound]:
+    """Bind contacts by name, and let `allocate` make the arrays of what is tracked: by name, columns and type.
+
+    Raises:
+        ShoalError: A function is of no geoms or bodies.
+    """
+    found: dict[str, Bound] = {}
+    struct: Any = ContactData
     for name, term in terms.items():
-        for index in matching("body", bodies, term.bodies, f"contacts.{name}.bodies", roles or {}):
-            body = bodies[index]
-            sensor: dict[str, Any] = {"objtype": mujoco.mjtObj.mjOBJ_BODY, "intprm": _FOUND_AND_NET_FORCE}
-            kind = "self contact" if term.func == "touches_itself" else "contact"
-            if kind == "self contact":
-                subtree = mujoco.mjtObj.mjOBJ_XBODY
-                sensor = {"objtype": subtree, "reftype": subtree, "refname": body, "intprm": _FOUND_AND_LARGEST_FORCE}
-            sensor |= {"name": contact_sensor(body, kind), "objname": body}
-            if not any(each.name == sensor["name"] for each in spec.sensors):
-                spec.add_sensor(type=mujoco.mjtSensor.mjSENS_CONTACT, **sensor)
+        contact = binder.structs[name] = struct()
+        is_sensed = _is_sensed(term)
+        bound = _bind_sensed(binder, name, term) if is_sensed else binder.bind(f"contacts.{name}", term, "contacts")
+        if not bound.of:
+            raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
+        binder.columns[name], found[name] = bound.columns, bound
+        for field, kind in struct.vars.items():
+            if getattr(kind.type, "ndim", 0) == 2:  # noqa: PLR2004  A row for each environment.
+                setattr(contact, field, allocate(f"contacts/{name}/{field}", len(bound.columns), kind.type.dtype))
+    return found
+
+
+def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
+    """Bind contacts that are MuJoCo's, and write where in ``sensordata`` they are."""
+    path, contact = f"contacts.{name}", binder.structs[name]
+    parameter = next(each for each in term.parameters if each in _PRIMARY)
+    rule = Takes("geom", entry=Geom) if parameter == "geoms" else Takes("body")
+    selection, columns = binder.selection(f"{path}.{parameter}", rule, getattr(term, parameter))
+    places = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
+    contact.sensors = wp.array(np.array(places, dtype=np.int32), device=binder.device)
+    contact.slots = _numbers(term)[2]
+    for field in _fields_of(term):
+        if field != "found":
+            setattr(contact, field, contact.stride)
+        contact.stride += CONTACT_FIELDS[field]
+    arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
+    called = binder.name_function(touches)
+    return Bound(path.replace(".", "_"), touches, called, arguments, columns, is_by_column=True, of=selection)

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import model_field, uses, writes
+from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import clear_contact, track_contact
@@ -70,6 +71,9 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "for column in range(actions.shape[1]):",
         "    state.last_action[env, column] = state.action[env, column]",
     )
+    for bound in terms.rewards.values():
+        for name, before in before_of(bound.function).items():
+            source.add(f"{bound.name}_{name}[env, 0] = {binder.name_function(before)}(state, env)")
     first = 0
     for name, bound in terms.actions.items():
         clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)
@@ -132,10 +136,9 @@ def _place(terms: BoundTerms, binder: Binder) -> Source:
 
 def _position(bound: Bound) -> str:
     """Return the expression of where geom or body `i` of a contact is."""
-    selected = next(each for each in bound.arguments if each.startswith(("geom", "body")))
-    if selected.startswith("geom"):
-        return f"state.geom_xpos[env, {selected}[i].index]"
-    return f"state.xpos[env, {selected}[i]]"
+    if bound.of.startswith("geom"):
+        return f"state.geom_xpos[env, {bound.of}[i].index]"
+    return f"state.xpos[env, {bound.of}[i]]"
 
 
 def _end(config: TermsConfig, terms: BoundTerms) -> Source:
@@ -175,6 +178,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
     )
     for memory in binder.memories:
         source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
+    if any("sensor_history" in uses(each) for each in binder.all_functions()):
+        source.add("for i in range(state.sensor_history.shape[1]):", "    state.sensor_history[env, i] = 0.0")
     for name, array in first.items():
         source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))

@@ -23,6 +23,8 @@ CHOICES: dict[str, Any] = {
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+_BOUNDS = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
+"""The rule of `bounds`, which may be infinite."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -131,9 +133,24 @@ class ActionTerm(DelayedTerm):
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
 
 
+CONTACT_FIELDS = {"found": 1, "force": 3, "torque": 3, "dist": 1, "pos": 3, "normal": 3, "tangent": 3}
+"""Numbers of each field of MuJoCo's contact sensor, in its order."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ContactTerm(Term):
-    """Geoms whose contacts are tracked: its function returns whether each touches."""
+    """Contacts of geoms, bodies or subtrees: whether each touches, since when, and what MuJoCo's sensor says of it."""
+
+    fields: tuple[str, ...] = ("found", "force")
+    """What the sensor has of each contact: `found` (the number of contacts), `force` [N], `torque` [N m], `dist` [m],
+    `pos` [m], `normal`, `tangent`."""
+    reduce: Literal["none", "mindist", "maxforce", "netforce"] = "netforce"
+    """Which of several contacts: any, the deepest, that with the largest force, or the sum of all forces. Forces and
+    torques are in the contact's frame, whose first axis is the normal; of `netforce` in the world."""
+    num_slots: Annotated[int, at_least(1)] = 1
+    """Number of contacts of each that the sensor has; of `netforce` one."""
+    force_threshold: Annotated[float, at_least(0)] = 0.0
+    """Force above which it touches [N]; 0 for any contact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +185,26 @@ class TileTerm(Term):
     """A kind of tile of rough terrain, see `shoal.mdp.tiles`; its function works on numpy arrays."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ObjectTerm(Term):
+    """A thing in the scene beside the robot; its function returns an `MjSpec`, see `shoal.mdp.objects`."""
+
+    pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Where the origin of its own model is in the world [m]."""
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    """Orientation of its own model in the world, with the real part first."""
+    base: Literal["free", "fixed", "mocap"] = "free"
+    """Whether it moves freely, is fixed to the world, or is moved by `mocap_pos` and `mocap_quat` alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorTerm(Term):
+    """A sensor of MuJoCo's that is added to the model, for terms that read sensors by name."""
+
+    cutoff: Annotated[float, at_least(0)] = 0.0
+    """Largest magnitude of its numbers; 0 for any."""
+
+
 TermT = TypeVar("TermT", bound=Term)
 
 
@@ -179,6 +216,8 @@ def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixe
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     func = getattr(func, "__func__", func)  # Of another declaration.
     whole = _whole_numbers(func) | COUNTS | {"axes"}  # Another value of a flag need not be whole.
+    if base is ObjectTerm:  # What MuJoCo counts stays whole.
+        whole |= {name for name in own if not isinstance(values[name], tuple)}
     values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
     by_column = [name for name in base.by_column & {*values} if isinstance(values[name], Mapping | tuple | Term)]
     members = [(name, _annotation(base, name, values[name])) for name in (*own, *sorted(by_column))]
@@ -218,6 +257,8 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
     if name in CHOICES and isinstance(value, str):
         return CHOICES[name]
+    if name == "bounds":
+        return Annotated[_type_of(value), _BOUNDS]
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
@@ -317,14 +358,31 @@ def Recorder(func: Function, **params: Value) -> RecorderTerm:
     return declare(RecorderTerm, func, params)
 
 
-def Contact(func: Function, **params: Value) -> ContactTerm:
-    """Declare contacts of geoms."""
+def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
+    """Declare contacts, by MuJoCo's contact sensor or by a function of the geometry.
+
+    The sensor is of `bodies`, `geoms` or `subtrees`, with anything or with one `secondary_body`, `secondary_geom` or
+    `secondary_subtree`. The function `near_ground` needs none, and is faster.
+    """
     return declare(ContactTerm, func, params)
 
 
 def Tile(func: Function, **params: Value) -> TileTerm:
     """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
     return declare(TileTerm, func, params)
+
+
+def Object(func: Function, **params: Value) -> ObjectTerm:
+    """Declare an object: a function of `shoal.mdp.objects`, or another that returns an `MjSpec`; see `ObjectTerm`."""
+    return declare(ObjectTerm, func, params)
+
+
+def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no other word.
+    """Declare a sensor of MuJoCo's by MJCF's name: ``Sensor("framepos", body="cube/body", reference_site="grip")``.
+
+    A body is MJCF's `xbody`, and `subtree` one with all below it.
+    """
+    return declare(SensorTerm, type, params)
 
 
 def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:

@@ -11,10 +11,9 @@ import mujoco
 import numpy as np
 
 from shoal.mdp.functions import named_function
-from shoal.mdp.robots import add_floor, build_spec, compile_spec
+from shoal.mdp.robots import add_floor, build_spec
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.mdp.tiles import Plot
-from shoal.sim.render.surroundings import extent
 
 BORDER = 4.0
 """Width of the flat ground around all tiles [m]."""
@@ -97,11 +96,11 @@ def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.n
     return plot.along[rng.choice(flat if len(flat) else [[middle, middle]], config.num_patches)][:, ::-1]
 
 
-def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
-    """Return the model of a robot on rough terrain, in place of any ground of its own.
+def robot_on_terrain(config: TerrainConfig) -> mujoco.MjSpec:
+    """Return a robot on rough terrain, in place of any ground of its own.
 
     Raises:
-        UsageError: There is no such robot, or it does not compile.
+        UsageError: There is no such robot.
     """
     spec = build_spec(config)
     for geom in spec.worldbody.geoms:
@@ -122,6 +121,4 @@ def build_on_terrain(config: TerrainConfig) -> mujoco.MjModel:
     for index, box in enumerate(terrain.boxes):
         add_floor(spec, f"floor_{index}", type=mujoco.mjtGeom.mjGEOM_BOX, pos=box[:3], size=box[3:])
     spec.stat.extent = _EXTENT
-    model = compile_spec(spec, config)
-    model.stat.center = np.mean(extent(model, model.qpos0), axis=0)
-    return model
+    return spec

@@ -12,9 +12,10 @@ from shoal.mdp.ground import Ground
 from shoal.mdp.levels import Tiles, follow_distances
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.scans import scanned_points
-from shoal.mdp.terrain import BORDER, Terrain, build_on_terrain, make_terrain
+from shoal.mdp.terrain import BORDER, Terrain, make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TerrainConfig
 from shoal.sim.render.marks import Mark
+from shoal.sim.render.surroundings import extent
 
 _GOLDEN_RATIO = (1 + 5**0.5) / 2
 
@@ -27,9 +28,16 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
     followed: ClassVar[Mapping[str, Any]] = {"walked_distance": follow_distances}
 
     @classmethod
-    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+    def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:
         """Return the robot on its terrain."""
-        return build_on_terrain(config)
+        return robot_on_terrain(config)
+
+    @classmethod
+    def build_model(cls, config: ConfigT) -> mujoco.MjModel:
+        """Return the scene, whose cameras look at the robot."""
+        model = super().build_model(config)
+        model.stat.center = np.mean(extent(model, model.qpos0), axis=0)
+        return model
 
     def build_ground(self) -> Ground:
         """Return the height field."""

@@ -47,9 +47,9 @@ def config_of_files(
             config = from_plain(config, kept | {"task": named, "learner": config.learner})
         # Of the model files that it names, the run has copies of its own.
         run = RunDir(file.parent.parent)
-        models = [field for field in config.env.model_fields if layer.get("env", {}).get(field)]
+        models = config.env.model_files().keys() & flatten(layer.get("env", {}))
         copies = {field: str(copy.absolute()) for field in models if (copy := run.saved_model(field))}
-        config = replace(config, env=replace(config.env, **copies))
+        config = replace(config, env=from_plain(config.env, nested(copies)))
     return config
 
 

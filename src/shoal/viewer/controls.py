@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import viser
 
-from shoal.sim.kernel_task import CommandRange
 from shoal.sim.render.instances import Shown
+from shoal.sim.task import CommandRange
 from shoal.viewer.keys import STEPS, STOP, hand_keys_to_hotkeys, steering_keys
 from shoal.viewer.playback import EnvStatus
 from shoal.viewer.terms import TermsTab, bars

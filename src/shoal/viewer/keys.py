@@ -6,7 +6,7 @@ from html import escape
 
 import viser
 
-from shoal.sim.kernel_task import CommandRange
+from shoal.sim.task import CommandRange
 
 STEPS = 10
 """Presses of a key from zero to the end of a range."""

@@ -49,8 +49,8 @@ def metrics(task: LiftCube) -> dict[str, np.ndarray]:
 def test_episodes_begin_with_the_cube_on_the_ground_before_the_arm() -> None:
     task = LiftCube(LIFT_CUBE.in_play(), num_envs=256, device="cpu", seed=3)
     task.restart(7)
-    cube = task.qpos.numpy()[:, :7]
-    (x, y, z), angle = task.home()[:3], 2 * np.arctan2(cube[:, 6], cube[:, 3])
+    cube = task.qpos.numpy()[:, -7:]
+    (x, y, z), angle = task.home()[-7:-4], 2 * np.arctan2(cube[:, 6], cube[:, 3])
     np.testing.assert_allclose(cube[:, 2], z, atol=1e-6)
     np.testing.assert_allclose(cube[:, 4:6], 0.0, atol=1e-6)
     for drawn, middle, most in ((cube[:, 0], x, 0.1), (cube[:, 1], y, 0.15), (angle, 0.0, math.pi / 4)):
@@ -75,7 +75,7 @@ def test_an_arm_that_is_led_lifts_the_cube_to_its_goal() -> None:
 
 def test_a_cube_in_the_hand_stays_there_while_the_gripper_closes_and_else_falls() -> None:
     task = begun(in_hand=1.0)
-    np.testing.assert_allclose(task.data("xpos").numpy()[:, 1], [[0.35, 0.0, 0.16]] * 2, atol=1e-6)
+    np.testing.assert_allclose(task.data("xpos").numpy()[:, -1], [[0.35, 0.0, 0.16]] * 2, atol=1e-6)
     move(task, np.array([*HOME[:5], CLOSED]), 50)
     assert metrics(task)["object_height"].min() > 0.13
     move(task, np.array([*HOME[:5], OPEN]), 50)
@@ -85,13 +85,13 @@ def test_a_cube_in_the_hand_stays_there_while_the_gripper_closes_and_else_falls(
 def test_rewards_are_those_of_their_definitions() -> None:
     task = begun(in_hand=0.0)
     move(task, HOME + SCALE, 3)
-    cube, site = task.data("xpos").numpy()[:, 1], task.data("site_xpos").numpy()[:, 0]
+    cube, site = task.data("xpos").numpy()[:, -1], task.data("site_xpos").numpy()[:, 0]
     goal = task.command_array.numpy()
     reach, left = np.sum((site - cube) ** 2, axis=1), np.sum((goal - cube) ** 2, axis=1)
     terms = dict(zip(task.reward_terms, task.terms.numpy().T, strict=True))
     np.testing.assert_allclose(terms["lift"], np.exp(-reach / 0.1**2) * (1 + np.exp(-left / 0.3**2)), rtol=1e-5)
     np.testing.assert_allclose(terms["lift_precise"], np.exp(-left / 0.05**2), rtol=1e-4)
-    excess = np.maximum(np.abs(task.qvel.numpy()[:, 6:]) - 0.5, 0.0)
+    excess = np.maximum(np.abs(task.qvel.numpy()[:, :-6]) - 0.5, 0.0)
     np.testing.assert_allclose(terms["joint_vel_hinge"], np.sum(excess**2, axis=1), rtol=1e-5)
 
 
@@ -113,14 +113,14 @@ OWN = "shoal.tasks.manipulation.terms:"
 
 
 def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_is_asked_for() -> None:
-    several = {"object_bodies": "cube|right_finger", "command": "several"}
+    several = {"object_bodies": "cube/body|right_finger", "command": "several"}
     places: dict[str, Any] = {"x": (0.1, 0.4), "y": (-0.2, 0.2), "z": (0.1, 0.3)}
     columns = {"to_x": "m", "to_y": "m", "to_z": "m", "object": ""}
     many = Command(
         f"{OWN}multi_cube_lifting",
         columns=columns,
         resampling_time=(9.0, 9.0),
-        object_bodies="cube|right_finger",
+        object_bodies="cube/body|right_finger",
         **places,
     )
     rewards = {
@@ -140,12 +140,12 @@ def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_i
     )
     task = LiftCube(config, num_envs=16, device="cpu", seed=0)
     rng, model = np.random.default_rng(0), task.model
-    task.qpos.numpy()[:, 7:] += rng.uniform(-0.3, 0.3, (16, model.nq - 7))
+    task.qpos.numpy()[:, :-7] += rng.uniform(-0.3, 0.3, (16, model.nq - 7))
     task.qvel.numpy()[:] = rng.normal(size=task.qvel.shape)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     commands, velocity = task.command_array.numpy(), np.zeros(6)
     assert {*commands[:, 6]} == {0.0, 1.0}
     for env, command in enumerate(commands):
@@ -156,7 +156,7 @@ def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_i
         mujoco.mj_objectVelocity(model, data, mujoco.mjtObj.mjOBJ_SITE, model.site("grasp").id, velocity, 1)
         goal = site.xmat.reshape(3, 3).T @ (command[:3] - site.xpos)
         np.testing.assert_allclose(task.obs["policy"].numpy()[env], [*velocity[3:], *goal], atol=2e-5)
-        chosen = sorted(model.body(name).id for name in ("cube", "right_finger"))[int(command[6])]
+        chosen = sorted(model.body(name).id for name in ("cube/body", "right_finger"))[int(command[6])]
         left = np.exp(-np.sum((command[3:6] - data.xpos[chosen]) ** 2) / 0.5**2)
         reach = np.exp(-np.sum((data.xpos[chosen] - site.xpos) ** 2) / 0.3**2)
         np.testing.assert_allclose(task.terms.numpy()[env], [reach * (1.0 + left), left], rtol=1e-4)

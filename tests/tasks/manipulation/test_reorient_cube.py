@@ -90,7 +90,7 @@ def angles(task: ReorientCube, goals: np.ndarray) -> np.ndarray:
     """Return the angle from each cube to its goal, by MuJoCo [rad]. Shape (num_envs,)."""
     found = [np.zeros(3) for _ in goals]
     for turn, goal, row in zip(found, goals.astype(float), task.qpos.numpy().astype(float), strict=True):
-        mujoco.mju_subQuat(turn, goal, row[3:7])
+        mujoco.mju_subQuat(turn, goal, row[-4:])
     return np.linalg.norm(found, axis=1)
 
 
@@ -98,7 +98,7 @@ def put_goals(task: ReorientCube, angle: float) -> np.ndarray:
     """Put each goal at an angle about x from its cube; return the goals, (num_envs, 4)."""
     turn, goals = np.array([math.cos(angle / 2), math.sin(angle / 2), 0, 0]), np.zeros((ENVS, 4))
     for goal, row in zip(goals, task.qpos.numpy().astype(float), strict=True):
-        mujoco.mju_mulQuat(goal, turn, row[3:7])
+        mujoco.mju_mulQuat(goal, turn, row[-4:])
     task.command_array.assign(goals.astype(np.float32))
     return goals
 
@@ -108,7 +108,7 @@ def test_rewards_are_those_of_their_definitions(task: ReorientCube) -> None:
     step(task, action=0.5)
     before = angles(task, goals)
     found = step(task, action=0.5)
-    error, place = angles(task, goals), task.qpos.numpy()[:, :3] - task.home()[:3]
+    error, place = angles(task, goals), task.qpos.numpy()[:, -7:-4] - task.home()[-7:-4]
     assert error.min() > 1.0
     np.testing.assert_allclose(found["metric orientation_error"], error, atol=1e-5)
     np.testing.assert_allclose(found["orientation"], 1 / (error + 0.1), rtol=1e-5)
@@ -149,7 +149,7 @@ def test_an_episode_ends_when_the_cube_leaves_the_hand_and_the_count_begins_agai
     put_goals(task, 0.0)
     step(task)
     qpos = task.qpos.numpy()
-    qpos[:2, 2] += 0.2
+    qpos[:2, -5] += 0.2
     task.qpos.assign(qpos)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
@@ -157,7 +157,7 @@ def test_an_episode_ends_when_the_cube_leaves_the_hand_and_the_count_begins_agai
     assert task.done.numpy().tolist() == [True, True, False, False]
     assert found["fall"].tolist() == [1.0, 1.0, 0.0, 0.0]
     assert task.arrays["successes"].numpy()[:2].tolist() == [0.0, 0.0]
-    np.testing.assert_allclose(task.qpos.numpy()[:2, :3], np.tile(task.home()[:3], (2, 1)), atol=1e-6)
+    np.testing.assert_allclose(task.qpos.numpy()[:2, -7:-4], np.tile(task.home()[-7:-4], (2, 1)), atol=1e-6)
 
 
 def test_observations_have_the_goal_and_the_cube(task: ReorientCube) -> None:
@@ -167,7 +167,7 @@ def test_observations_have_the_goal_and_the_cube(task: ReorientCube) -> None:
     columns: dict[str, np.ndarray] = {}
     for name, bound in task.bound.observations["policy"].items():
         columns[name], at = obs[:, at : at + len(bound.columns)], at + len(bound.columns)
-    np.testing.assert_allclose(columns["cube_quat"], task.qpos.numpy()[:, 3:7], rtol=1e-6)
+    np.testing.assert_allclose(columns["cube_quat"], task.qpos.numpy()[:, -4:], rtol=1e-6)
     np.testing.assert_allclose(columns["goal"], goals, rtol=1e-6)
     np.testing.assert_allclose(2 * np.arccos(columns["goal_quat_diff"][:, 0]), angles(task, goals), atol=1e-3)
     assert columns["fingertips"].shape == (ENVS, 6)
@@ -191,8 +191,8 @@ def test_the_goal_is_drawn_as_a_cube_above_the_hand(task: ReorientCube) -> None:
     row = {"commands": np.array([0.0, 1.0, 0.0, 0.0]), "qpos": task.home()}
     (mark,) = task.marks(row)
     assert isinstance(mark, Ghost)
-    assert (mark.body, [*mark.positions[3:7]]) == ("cube", [0.0, 1.0, 0.0, 0.0])
-    assert mark.positions[2] > task.home()[2] + 0.05
+    assert (mark.body, [*mark.positions[-4:]]) == ("cube/body", [0.0, 1.0, 0.0, 0.0])
+    assert mark.positions[-5] > task.home()[-5] + 0.05
 
 
 def test_a_run_keeps_a_copy_of_the_hand(hand: str, tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_the_cube_rests_on_the_palm_of_the_shadow_hand(tmp_path: Path) -> None:
     copied = next((tmp_path / "robot").rglob("model.xml"))
     for robot in ("manipulate_block", str(copied)):
         model = ReorientCube.build_model(from_plain(REORIENT_CUBE, {"robot": robot}))
-        assert (model.nu, model.nq, model.joint(0).name) == (20, 31, "cube")
+        assert (model.nu, model.nq, model.body(-1).name) == (20, 31, "cube/body")
         kp, _, limits = joint_gains(model, range(model.nu))
         assert (kp.min(), kp.max(), limits.max()) == (1.0, 5.0, 4.785)
         data = mujoco.MjData(model)
         mujoco.mj_step(model, data, 240)
-        assert np.linalg.norm(data.qpos[:3] - model.qpos0[:3]) < 0.02
+        assert np.linalg.norm(data.qpos[-7:-4] - model.qpos0[-7:-4]) < 0.02
 
 
 @pytest.mark.slow
@@ -245,5 +245,5 @@ def test_both_engines_agree(robot: str, hand: str) -> None:
     for task in (native, warp):
         for _ in range(15):  # It falls on the palm. The engines find other contact points.
             step(task)
-    np.testing.assert_allclose(warp.qpos.numpy()[:, :3], native.qpos.numpy()[:, :3], atol=0.01)
+    np.testing.assert_allclose(warp.qpos.numpy()[:, -7:-4], native.qpos.numpy()[:, -7:-4], atol=0.01)
     assert not native.done_terms.numpy().any()

@@ -5,7 +5,8 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 of 9 a matrix, of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-`reset_state` or `interval_events` wrote the state, those that are read before the next step describe the new one.
+events or commands wrote the state, or with `--env.fresh-observations` everywhere, those that are read
+before the next step describe the new one.
 `qpos`, `qvel` and the other fields of the state are always current.
 """
 
@@ -90,13 +91,16 @@ class Engine(ABC):
         """Room for contacts and constraints of each environment, by the flags that set it, such as `njmax`."""
         self.planned: dict[str, int] = {}
         """Those among them that `enlarge` is to change, and their new values."""
+        self.sensor_history: Any = None
+        """Where ``sensordata`` of each physics step of the last `step` is kept, one after the other, if anywhere.
+        Shape (num_envs, decimation * nsensordata)."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 
     def data(self, name: str, *, after_physics_only: bool = False) -> wp.array:
         """Return a field of `MjData`. Shape (num_envs,) or (num_envs, rows), see above.
 
-        Kernels may write controls at any time, and the state in `reset_state` and `interval_events` of a task. A field
+        Kernels may write controls at any time, and the state in events and commands. A field
         that is read only until then, as by rewards, need not be derived from what they write.
         """
         if name not in self.fields:
@@ -108,11 +112,21 @@ class Engine(ABC):
             self.begun.add(name)
         return self.fields[name]
 
+    def keep_sensors(self, allocate: Callable[[str, int], wp.array]) -> wp.array:
+        """Return `sensor_history`, made by `allocate` from a name and columns, and keep it from now on."""
+        self.sensor_history = allocate("sensor_history", self.decimation * self.model.nsensordata)
+        return self.sensor_history
+
+    def kept_sensors(self, physics_step: int) -> wp.array:
+        """Return the part of `sensor_history` that is of a physics step. Shape (num_envs, nsensordata)."""
+        count = self.model.nsensordata
+        return self.sensor_history[:, physics_step * count : (physics_step + 1) * count]
+
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.
 
-        A field of ``MjOption`` is named ``opt.gravity``. Kernels may write it in `MujocoTask.randomize`, and if
-        `changing` names it, in `reset_state` and `interval_events`.
+        A field of ``MjOption`` is named ``opt.gravity``. Kernels may write it in events of mode `startup`, and if
+        `changing` names it, in others.
         """
         if name not in self.parameters:
             if name not in MODEL_FIELDS:
@@ -178,11 +192,11 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
-        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
+        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the fields of `begun` there.
 
-        That is the state, and the parameters that change. `moved` is cleared. Without `all_fields`, only fields of
-        `begun` have to be derived.
+        That is the state, and the parameters that change. `moved` is cleared. `everywhere` they are derived for all
+        environments.
         """
 
     @abstractmethod

@@ -84,7 +84,11 @@ class NativeEngine(Engine):
         """Advance all environments."""
         for theirs, ours in self._controls + self._changing:
             np.copyto(theirs, ours)
-        self._run(lambda: self._batch.step(nstep=self.decimation))
+        if self.sensor_history is None:
+            self._run(lambda: self._batch.step(nstep=self.decimation))
+        for physics_step in range(self.decimation if self.sensor_history else 0):
+            self._run(self._batch.step)
+            np.copyto(self.kept_sensors(physics_step).numpy(), self._batch.bind("sensordata"), casting="same_kind")
         for theirs, ours in self._state + self._derived:
             np.copyto(ours, theirs, casting="same_kind")
         if self._after_constraints:
@@ -98,21 +102,22 @@ class NativeEngine(Engine):
             for theirs, ours in self._state + self._controls:
                 ours[ids] = theirs[ids]
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
         """Read the state and the parameters of some environments, and derive the rest."""
-        del all_fields  # Those that are read later only cost little here.
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
-        if not ids.size:
+        if not ids.size and not everywhere:
             return
         mask.fill(False)  # noqa: FBT003  numpy names no such argument.
         for theirs, ours in self._state + self._controls + self._changing:
             theirs[ids] = ours[ids]
-        if self.derives_constants:
+        if self.derives_constants and ids.size:
             self._run(lambda: self._batch.set_const(ids))
-        if self._stage is None:
+        # Fields that are read later only cost little where few environments are derived.
+        stage = self.stage(self.derived & self.begun) if everywhere else self._stage
+        if stage is None:
             return
-        stage = self._stage
+        ids = np.arange(self.num_envs) if everywhere else ids
         self._run(lambda: self._batch.forward(ids, stage=stage))
         for theirs, ours in self._derived:
             ours[ids] = theirs[ids]

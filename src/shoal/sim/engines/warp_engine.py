@@ -94,6 +94,7 @@ class WarpEngine(Engine):
             raise _refused(error) from error
         self.capacities = {"nconmax": self._data.naconmax // num_envs, "njmax": self._data.njmax}
         self._enlargements = 0
+        self._everywhere = wp.full(num_envs, value=True, dtype=wp.bool, device=device)
 
     def _open(self, name: str) -> wp.array:
         row = np.asarray(getattr(self._template, name))
@@ -146,11 +147,9 @@ class WarpEngine(Engine):
         self._cleared.overflow = wp.clone(self._data.overflow)  # `take_warnings` reports the earlier ones, too.
         # Each step computes contacts and the mass matrix before it reads them.
         self._cleared.naconmax, self._cleared.M = 0, self._data.M[:, :0]
-        self._passes = {
-            is_full: (names, self._row_copies(names))
-            for is_full, names in ((True, derived), (False, derived & self.begun))
-        }
-        """What `forward` derives, with `all_fields` and without, and the copies of its rows."""
+        self._begun = derived & self.begun
+        """What `forward` derives."""
+        self._copies = self._row_copies(self._begun)
 
     def _needs_cameras(self) -> bool:
         """Return whether a field or a sensor needs the poses of cameras or lights."""
@@ -193,12 +192,14 @@ class WarpEngine(Engine):
         self._compute_after_constraints(self._data)
 
     def _advance(self) -> None:
-        """Make the physics steps, without the sensors of all but the last, unless these follow from earlier values."""
+        """Make the physics steps, without the sensors of all but the last, unless these are read too."""
         flags = self._model.opt.disableflags
-        for left in reversed(range(self.decimation)):
-            without = mujoco.mjtDisableBit.mjDSBL_SENSOR if left and not self.model.nhistory else 0
-            self._model.opt.disableflags = flags | without
+        for at in range(self.decimation):
+            skips = at < self.decimation - 1 and self.sensor_history is None and not self.model.nhistory
+            self._model.opt.disableflags = flags | (mujoco.mjtDisableBit.mjDSBL_SENSOR if skips else 0)
             mjw.step(self._model, self._data)
+            if self.sensor_history is not None:
+                wp.copy(self.kept_sensors(at), self._data.sensordata)
 
     def _compute_after_constraints(self, data: mjw.Data) -> None:
         if self.fields.keys() & AFTER_CONSTRAINTS:
@@ -209,17 +210,17 @@ class WarpEngine(Engine):
         if not self.is_on_host or done.numpy().any():
             mjw.reset_data(self._usual, self._cleared, reset=done)
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
-        if self.is_on_host and not (done.numpy() | moved.numpy()).any():
+        if self.is_on_host and not everywhere and not (done.numpy() | moved.numpy()).any():
             return
         if self.derives_constants:
             mjw.set_const(self._model, self._pass, restore=False)  # It ends with kinematics of all environments.
-        names, copies = self._passes[all_fields]
-        if names:
-            self._derive(names)
-            dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in names))
-            wp.launch(copy_rows_where, dim=dim, inputs=[done, moved, copies], device=self.device)
+        if self._begun:
+            self._derive(self._begun)
+            dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in self._begun))
+            chosen = self._everywhere if everywhere else done
+            wp.launch(copy_rows_where, dim=dim, inputs=[chosen, moved, self._copies], device=self.device)
         moved.zero_()
 
     def _derive(self, names: set[str]) -> None:

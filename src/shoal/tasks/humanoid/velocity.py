@@ -51,7 +51,10 @@ G1_FLAT = task_config(
     **G1,
     actions={"joint_pos": Action("joint_position", actuators=ALL, scale=SCALE)},
     commands=twist(1.0, 1.0, 0.5),
-    contacts={"feet": Contact("touches", bodies=_SOLES), "itself": Contact("touches_itself", bodies="pelvis")},
+    contacts={
+        "feet": Contact(bodies=_SOLES),
+        "itself": Contact(subtrees="pelvis", secondary_subtree="pelvis", reduce="maxforce", force_threshold=10.0),
+    },
     observations={"policy": observed(noise=1.0, lin_vel=0.5) | _MEASURED, "critic": observed(noise=0.0)},
     rewards={
         "track_linear_velocity": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.5),
@@ -65,7 +68,7 @@ G1_FLAT = task_config(
         "foot_clearance": Reward("feet_clearance", weight=-2.0, target_height=0.1, **_FEET),
         "foot_swing_height": Reward("feet_swing_height", weight=-0.25, target_height=0.1, **_FEET),
         "foot_slip": Reward("feet_slip", weight=-0.1, **_FEET),
-        "soft_landing": Reward("soft_landing", weight=-1e-5, bodies=_SOLES, **_FEET),
+        "soft_landing": Reward("soft_landing", weight=-1e-5, **_FEET),
         "angular_momentum": Reward("angular_momentum_penalty", weight=-0.02, sensor="root_angmom"),
         "self_collisions": Reward("self_collision_cost", weight=-4.0, contact="itself"),  # The last of 4 physics steps.
     },

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.terms import Action, Command, Done, Event, Metric, Obs, Reward
+from shoal.mdp.terms import Action, Command, Done, Event, Metric, Object, Obs, Reward
 
 _ALL = ".*"
 _OWN = "shoal.tasks.manipulation.terms:"
-_CUBE: dict[str, Any] = {"object_body": "cube"}
+_CUBE: dict[str, Any] = {"object_body": "cube/body"}
 _GOAL: dict[str, Any] = {**_CUBE, "command": "goal"}
 
 
@@ -22,8 +22,8 @@ def _observed(noise: float) -> dict[str, Any]:
     return {
         "joint_pos": Obs("joint_pos_rel", joints=_ALL, noise=0.01 * noise),
         "joint_vel": Obs("joint_vel_rel", joints=_ALL, noise=0.5 * noise),
-        "ee_to_cube": Obs(f"{_OWN}ee_to_object_distance", site="grasp", **_CUBE, noise=0.01 * noise),
-        "cube_to_goal": Obs(f"{_OWN}object_to_goal_distance", **_GOAL, noise=0.01 * noise),
+        "ee_to_cube": Obs("ee_to_object_distance", site="grasp", **_CUBE, noise=0.01 * noise),
+        "cube_to_goal": Obs("object_to_goal_distance", **_GOAL, noise=0.01 * noise),
         "actions": Obs("last_action", actuators=_ALL),
     }
 
@@ -42,6 +42,20 @@ LIFT_CUBE = task_config(
     LiftConfig,
     decimation=4,  # 50 actions a second.
     episode_length_s=6.0,
+    objects={
+        "cube": Object(
+            "geom",
+            type="box",
+            size=(0.02, 0.02, 0.02),
+            mass=0.05,
+            contype=1,
+            conaffinity=3,
+            condim=4,
+            friction=(1.5, 0.05, 0.001),
+            rgba=(0.85, 0.3, 0.2, 1.0),
+            pos=(0.35, 0.0, 0.02),
+        )
+    },
     actions={"joint_pos": Action("joint_position", actuators=_ALL, scale={"gripper": 0.02, "(?!gripper).*": 0.5})},
     commands={
         "goal": Command(
@@ -69,6 +83,7 @@ LIFT_CUBE = task_config(
         "cube": Event(
             f"{_OWN}reset_object",
             "reset",
+            root_body="cube/body",
             finger_joints="gripper|right_finger",
             x=(-0.1, 0.1),
             y=(-0.15, 0.15),

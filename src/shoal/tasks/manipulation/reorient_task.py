@@ -8,10 +8,9 @@ import mujoco
 
 from shoal.mdp.task import TermsTask
 from shoal.sim.engines.model_files import find_robot
-from shoal.sim.render.surroundings import add_surroundings
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE, ReorientConfig
 
-SCENE = Path(__file__).with_name("hand.xml")
+SCENE, CUBE = (Path(__file__).with_name(name) for name in ("hand.xml", "cube.xml"))
 _INCLUDED = ("shared.xml", "shared_asset.xml", "robot.xml")
 
 
@@ -25,6 +24,11 @@ def check_hand(config: ReorientConfig, usual: ReorientConfig) -> None:
     find_robot(config.robot)
 
 
+def cube() -> mujoco.MjSpec:
+    """Return the cube."""
+    return mujoco.MjSpec.from_file(str(CUBE))
+
+
 class ReorientCube(TermsTask[ReorientConfig]):
     """Turn a cube in the hand until it has the goal's orientation, again and again."""
 
@@ -32,8 +36,8 @@ class ReorientCube(TermsTask[ReorientConfig]):
     capacities = (32, 192)
 
     @classmethod
-    def build_model(cls, config: ReorientConfig) -> mujoco.MjModel:
-        """Return the hand, whose files are beside that of `config.robot`, with our cube on its palm.
+    def build_spec(cls, config: ReorientConfig) -> mujoco.MjSpec:
+        """Return the hand, whose files are beside that of `config.robot`.
 
         Raises:
             UsageError: There are no such files.
@@ -48,8 +52,7 @@ class ReorientCube(TermsTask[ReorientConfig]):
         skies = [each for each in spec.textures if each.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX]
         for each in (*spec.sensors, *skies):
             spec.delete(each)
-        add_surroundings(spec)
-        return spec.compile()
+        return spec
 
     def own_state(self) -> Mapping[str, Any]:
         """Return the goals reached in the episode, the angle to the goal before a step, and when one is reached."""

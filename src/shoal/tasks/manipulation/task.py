@@ -17,7 +17,7 @@ class LiftCube(TermsTask[LiftConfig]):
     capacities = (48, 176)
 
     @classmethod
-    def build_model(cls, config: LiftConfig) -> mujoco.MjModel:
-        """Return the arm, and the cube on the ground before it."""
+    def build_spec(cls, config: LiftConfig) -> mujoco.MjSpec:
+        """Return the arm on the ground."""
         del config
-        return mujoco.MjModel.from_xml_path(str(MODEL))
+        return mujoco.MjSpec.from_file(str(MODEL))

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 import numpy as np
 import warp as wp
 
-from shoal.mdp.annotations import BodyId, BodyIds, CommandColumn, Joints, SiteId
-from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, command_at
+from shoal.mdp.annotations import BodyId, BodyIds, CommandColumn, Joints, RootBody, SiteId
+from shoal.mdp.base import body_ang_vel_w, body_lin_vel_w, command_at, qpos_of
 from shoal.mdp.events import reset_root_state_uniform
 from shoal.mdp.marks import shows
 from shoal.mdp.needs import columns
+from shoal.mdp.observations import ee_to_object_distance, object_to_goal_distance
 from shoal.mdp.random import uniform, uniform_int
 from shoal.sim.render.marks import Mark, Sphere
 
@@ -54,19 +55,7 @@ def multi_cube_lifting(
     state.commands[env, first + 3] = float(uniform_int(state, env, object_bodies.shape[0]))
 
 
-# Observations. The arm is fixed to the world, whose frame is that of its base.
-
-
-@wp.func
-def ee_to_object_distance(state: Any, env: int, site: SiteId, object_body: BodyId) -> wp.vec3:
-    """Return the vector from a site to the object [m]."""
-    return state.xpos[env, object_body] - state.site_xpos[env, site]
-
-
-@wp.func
-def object_to_goal_distance(state: Any, env: int, object_body: BodyId, command: CommandColumn) -> wp.vec3:
-    """Return the vector from the object to its goal [m]."""
-    return command_at(state, env, command) - state.xpos[env, object_body]
+# Observations.
 
 
 @wp.func
@@ -154,6 +143,7 @@ def joint_velocity_hinge_penalty(state: Any, env: int, joints: Joints, max_vel: 
 def reset_object(
     state: Any,
     env: int,
+    root_body: RootBody,
     finger_joints: Joints,
     x: wp.vec2,
     y: wp.vec2,
@@ -164,15 +154,16 @@ def reset_object(
 ) -> None:
     """Put the object on the ground, moved [m] and turned about z [rad] from the default pose; or between the fingers.
 
-    The object's free joint is the model's first. With the probability `in_hand` it is at `hand` [m], where the fingers
+    With the probability `in_hand` it is at `hand` [m], where the fingers
     of an arm in the default pose are, at `grip` [m]: holding it is learned before it is ever lifted.
     """
-    reset_root_state_uniform(state, env, x, y, yaw=yaw)
+    reset_root_state_uniform(state, env, x, y, yaw=yaw, root_body=root_body)
     if uniform(state, env, 0.0, 1.0) < in_hand:
+        first = qpos_of(state, root_body)
         for column in range(3):
-            state.qpos[env, column] = hand[column]
+            state.qpos[env, first + column] = hand[column]
         for column in range(3, 7):
-            state.qpos[env, column] = state.home[column]
+            state.qpos[env, first + column] = state.home[first + column]
         for i in range(finger_joints.shape[0]):
             state.qpos[env, finger_joints[i].qpos] = grip
 
