@@ -15,6 +15,7 @@ from shoal.viewer.keys import STEPS, STOP, hand_keys_to_hotkeys, steering_keys
 from shoal.viewer.playback import EnvStatus
 from shoal.viewer.terms import TermsTab, bars
 
+_MOST_SEED = 2**31 - 1
 Action = Literal["pause", "step", "reset", "again", "load"]
 
 
@@ -29,12 +30,12 @@ class ControlPanel:
         commands: Mapping[str, CommandRange],
         rewards: Sequence[str],
         metrics: Sequence[str],
-        limits: Mapping[str, float],
+        limits: Mapping[str, float] | None,
         scans: bool,
         seed: int | None,
         follow: bool,
     ) -> None:
-        """Add them. `limits` are those of actuators whose forces are known, and `seed` can begin the same episodes."""
+        """Add them. Without `limits` of actuators no forces are known, and without `seed` no episodes are repeated."""
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         tabs = gui.add_tab_group()
         with tabs.add_tab("Controls"):
@@ -42,10 +43,10 @@ class ControlPanel:
         with tabs.add_tab("Visualization"):
             boxes = [gui.add_checkbox(name, initial_value=False) for name in ("Collision shapes", "Frames")]
             self._collisions, self._frames = boxes
-            self.forces = gui.add_checkbox("Contact forces", initial_value=False, visible=bool(limits))
+            self.forces = gui.add_checkbox("Contact forces", initial_value=False, visible=limits is not None)
             self.scan = gui.add_checkbox("Height scan", initial_value=False, visible=scans)
             self.efforts = gui.add_checkbox("Actuator forces", initial_value=False, visible=bool(limits))
-            self._efforts, self._limits = gui.add_html(""), limits
+            self._efforts, self._limits = gui.add_html(""), limits or {}
         self.rewards = TermsTab(gui, tabs.add_tab("Rewards"), rewards, together=True)
         self.metrics = TermsTab(gui, tabs.add_tab("Metrics"), metrics, together=False) if metrics else None
 
@@ -61,7 +62,7 @@ class ControlPanel:
             self._pause = self._button(gui, "Pause", "pause")
             self._button(gui, "Step", "step")
             self._button(gui, "Reset", "reset")
-            self.seed = gui.add_number("Seed", seed or 0, min=0, step=1, visible=seed is not None)
+            self._seed = gui.add_number("Seed", seed or 0, min=0, step=1, visible=seed is not None)
             if seed is not None:
                 self._button(gui, "Again the same", "again")
             self.speed = gui.add_slider("Speed", min=0.1, max=4.0, step=0.1, initial_value=1.0)
@@ -122,6 +123,14 @@ class ControlPanel:
     def set_paused(self, *, paused: bool) -> None:
         """Label the pause button with its next action."""
         self._pause.label = "Play" if paused else "Pause"
+
+    def seed(self, *, new: bool) -> int:
+        """Return the seed in its field, or write the next one and return that."""
+        value = self._seed.value
+        # A field without a number, or one that a page has filled with something else, is 0.
+        seed = (int(value) if isinstance(value, int | float) else 0) + new
+        self._seed.value = seed = min(max(seed, 0), _MOST_SEED)
+        return seed
 
     @property
     def shown(self) -> Shown:

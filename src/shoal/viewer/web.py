@@ -47,7 +47,7 @@ def show(
                 commands=playback.commands,
                 rewards=playback.rewards.names,
                 metrics=playback.metrics.names,
-                limits=actuator_limits(playback.picture.scene) if playback.state() else {},
+                limits=actuator_limits(playback.picture.scene) if playback.state() else None,
                 scans=playback.has_scan,
                 seed=config.seed if capabilities_of(env).can_restart else None,
                 follow=walks,
@@ -206,9 +206,7 @@ class WebViewer:
                 playback.step(panel.commands)
                 has_moved = True
             elif action in {"reset", "again"}:
-                if action == "reset":
-                    panel.seed.value += 1
-                playback.restart(int(panel.seed.value))
+                playback.restart(panel.seed(new=action == "reset"))
                 has_moved = True
             elif self._loaded is not None:
                 self._load(self._loaded, self._loaded.newer())
@@ -216,9 +214,10 @@ class WebViewer:
 
     def _follow_run(self, loaded: LoadedCheckpoint, run: RunDir, now: float) -> None:
         """Load the checkpoint that is chosen, and offer and load newer ones as they appear."""
-        if self._panel.checkpoint != loaded.name:
+        chosen = self._panel.checkpoint
+        if chosen != loaded.name and chosen in self._labels:  # A visitor can send any other name.
             self._panel.loads_newer.value = False
-            self._load(loaded, Checkpoint(run.checkpoints_dir / self._panel.checkpoint))
+            self._load(loaded, Checkpoint(run.checkpoints_dir / chosen))
         if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
             self._checkpoints_polled = now
             if self._panel.loads_newer.value:
