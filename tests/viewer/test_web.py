@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import struct
@@ -75,7 +76,7 @@ def test_carts_are_drawn_and_move(viewer: tuple[Running, Page]) -> None:
     assert wait_until(lambda: carts(page).sum() > 200, timeout=60.0)
     before = carts(page)
     assert wait_until(lambda: (carts(page) ^ before).sum() > 200, timeout=30.0)
-    assert read(page, "Checkpoint") == "000001"
+    assert read(page, "Checkpoint").split()[0] == "000001"
 
 
 def stands_still(page: Page) -> bool:
@@ -93,7 +94,7 @@ def test_pause_stops_them_and_step_moves_them_once(viewer: tuple[Running, Page])
     page.get_by_role("button", name="Play").wait_for()
     assert wait_until(lambda: stands_still(page), timeout=30.0)
     step = int(read(page, "Step"))
-    page.get_by_role("button", name="Step").click()
+    page.get_by_role("button", name="Step", exact=True).click()
     assert wait_until(lambda: int(read(page, "Step")) == step + 1, timeout=10.0)
     page.get_by_role("button", name="Reset").click()
     assert wait_until(lambda: int(read(page, "Step")) == 0, timeout=10.0)
@@ -101,21 +102,49 @@ def test_pause_stops_them_and_step_moves_them_once(viewer: tuple[Running, Page])
     assert wait_until(lambda: int(read(page, "Step")) > 1, timeout=10.0)
 
 
+@needs_chromium
+def test_episodes_begin_again_by_their_seed_and_the_page_says_how_the_training_ended(
+    viewer: tuple[Running, Page], where: Path
+) -> None:
+    _, page = viewer
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Play").wait_for()
+    seed = int(read(page, "Seed"))
+    begun: list[str] = []
+    for button, expected in (("Reset", seed + 1), ("Again the same", seed + 1), ("Reset", seed + 2)):
+        page.get_by_role("button", name=button).click()
+        assert wait_until(lambda expected=expected: int(read(page, "Seed")) == expected, timeout=10.0)
+        page.get_by_role("button", name="Step", exact=True).click()
+        assert wait_until(lambda: int(read(page, "Step")) == 1, timeout=10.0)
+        begun.append(read(page, "Reward"))
+    assert begun[0] == begun[1] != begun[2]
+    page.get_by_role("button", name="Play").click()
+    (record,) = where.glob("logs/*/*/run.json")
+    text = record.read_text()
+    try:
+        launches = json.loads(text)
+        launches["launches"][-1]["ended"] |= {"exit_code": 71, "last_line": "Error: out of <b>memory</b>."}
+        record.write_text(json.dumps(launches))
+        page.get_by_text("The training ended with exit code 71: Error: out of <b>memory</b>.").wait_for()
+    finally:
+        record.write_text(text)
+
+
 @pytest.mark.soak
 @needs_chromium
 def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page], where: Path) -> None:
     _, page = viewer
-    assert read(page, "Checkpoint") == "000001"
+    assert read(page, "Checkpoint").split()[0] == "000001"
     carry_out(where / "logs", TASK, "--resume", "--max-iterations", "2")
-    assert wait_until(lambda: read(page, "Checkpoint") == "000002", timeout=20.0)
+    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000002", timeout=20.0)
     # Without the tick box only the button loads one.
     page.get_by_label("Load newer ones").uncheck()
     page.wait_for_timeout(500)
     carry_out(where / "logs", TASK, "--resume", "--max-iterations", "3")
     page.wait_for_timeout(2500)
-    assert read(page, "Checkpoint") == "000002"
+    assert read(page, "Checkpoint").split()[0] == "000002"
     page.get_by_role("button", name="Load the newest").click()
-    assert wait_until(lambda: read(page, "Checkpoint") == "000003", timeout=10.0)
+    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000003", timeout=10.0)
 
 
 @needs_chromium

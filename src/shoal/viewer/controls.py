@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
+from math import isfinite
 from queue import SimpleQueue
 from typing import Any, Literal
 
@@ -128,7 +129,7 @@ class ControlPanel:
         """Return the seed in its field, or write the next one and return that."""
         value = self._seed.value
         # A field without a number, or one that a page has filled with something else, is 0.
-        seed = (int(value) if isinstance(value, int | float) else 0) + new
+        seed = (int(value) if isinstance(value, int | float) and isfinite(value) else 0) + new
         self._seed.value = seed = min(max(seed, 0), _MOST_SEED)
         return seed
 
