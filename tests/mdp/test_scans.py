@@ -9,11 +9,12 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.mdp import observing
+from shoal.mdp import observations
 from shoal.mdp.ground import Ground
 from shoal.mdp.scans import scanned_points
 from shoal.mdp.terms import Obs
 from shoal.mdp.values import grid_points
+from shoal.sim.render.marks import Sphere
 
 SIZE, CELLS = 2.0, 8
 
@@ -31,7 +32,7 @@ def test_points_of_a_scan_lie_on_the_ground_where_vertical_rays_hit_it() -> None
     ground = Ground()
     ground.heights = wp.array(heights, dtype=wp.float32, device="cpu")
     ground.corner, ground.cell = wp.vec2(-SIZE, -SIZE), 2 * SIZE / CELLS
-    bound = SimpleNamespace(function=observing.height_scan)
+    bound = SimpleNamespace(function=observations.height_scan)
     task = SimpleNamespace(
         config=SimpleNamespace(terms=lambda _: {"policy": Group(), "critic": Group()}),
         bound=SimpleNamespace(observations={"policy": {"scan": bound}, "critic": {"scan": bound}}),
@@ -43,7 +44,7 @@ def test_points_of_a_scan_lie_on_the_ground_where_vertical_rays_hit_it() -> None
     )
     turn = np.array([np.cos(0.5), 0, 0, np.sin(0.5)])  # One radian to the left.
     marks = scanned_points(task, {"qpos": np.array([0.3, -0.2, 1.0, *turn], np.float32)})
-    points = np.array([mark.position for mark in marks])
+    points = np.array([mark.position for mark in marks if isinstance(mark, Sphere)])
     turned = grid_points(1.0, 0.6, 0.2) @ np.array([[np.cos(1), np.sin(1)], [-np.sin(1), np.cos(1)]])
     np.testing.assert_allclose(points[:, :2], turned + np.array([0.3, -0.2]), atol=1e-5)
     elevation = " ".join(map(str, heights[::-1].ravel()))  # MJCF has the rows from the top of a picture.

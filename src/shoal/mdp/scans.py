@@ -9,9 +9,9 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal.mdp import observing
 from shoal.mdp.config import members
 from shoal.mdp.ground import Ground, surface_at
+from shoal.mdp.observations import height_scan
 from shoal.mdp.values import grid_points
 from shoal.sim.render.marks import BLUE, Mark, Sphere
 
@@ -28,7 +28,7 @@ def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
         tuple(members(terms)[name].grid)
         for group, terms in task.config.terms("observations").items()
         for name, bound in task.bound.observations[group].items()
-        if bound.function is observing.height_scan
+        if bound.function is height_scan
     }
     if not grids:
         return []
