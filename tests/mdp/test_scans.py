@@ -36,7 +36,7 @@ def test_points_of_a_scan_lie_on_the_ground_where_vertical_rays_hit_it() -> None
     task = SimpleNamespace(
         config=SimpleNamespace(terms=lambda _: {"policy": Group(), "critic": Group()}),
         bound=SimpleNamespace(observations={"policy": {"scan": bound}, "critic": {"scan": bound}}),
-        ground=ground,
+        state_values={"ground": ground},
         device=wp.get_device("cpu"),
         launch=lambda kernel, inputs, outputs, dim: wp.launch(
             kernel, dim, inputs=inputs, outputs=outputs, device="cpu"

@@ -32,6 +32,7 @@ def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
     }
     if not grids:
         return []
+    ground: Ground = task.state_values["ground"]
     base, to_world = row["qpos"][:7].astype(np.float64), np.empty(9)
     mujoco.mju_quat2Mat(to_world, base[3:])
     ahead = to_world.reshape(3, 3)[:2, 0] / np.hypot(*to_world.reshape(3, 3)[:2, 0])
@@ -39,6 +40,6 @@ def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
     places = base[:2] + points @ np.array([ahead, (-ahead[1], ahead[0])])
     heights = wp.empty(len(places), dtype=wp.float32, device=task.device)
     task.launch(
-        _measure, [task.ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places)
+        _measure, [ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places)
     )
     return [Sphere(point, 0.015, BLUE) for point in np.column_stack([places, heights.numpy()])]

@@ -55,8 +55,7 @@ class ControlPanel:
         self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], seed: int | None, *, follow: bool
     ) -> None:
         with gui.add_folder("Policy"):
-            none: tuple[str, ...] = ("",)
-            self._checkpoint = gui.add_dropdown("Checkpoint", none)
+            self._checkpoint: viser.GuiDropdownHandle[Any] = gui.add_dropdown("Checkpoint", ("",))
             self._problem = gui.add_html("", visible=False)
             self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
             self._load = self._button(gui, "Load the newest", "load")

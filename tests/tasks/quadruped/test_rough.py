@@ -108,6 +108,8 @@ def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
     place = [*(qpos[:2] + turn @ (ahead, left)), 0.0]
     height = probe(task.state_values["ground"], np.array([place]))[0][0, 0]
     assert critic[env, 48 + 12 * 9] == pytest.approx(qpos[2] - 0.29 - height, abs=0.01)
+    drawn: list[Any] = task.scan({"qpos": task.qpos.numpy()[env]})
+    np.testing.assert_allclose([qpos[2] - 0.29 - mark.position[2] for mark in drawn], critic[env, 48:], atol=0.01)
 
 
 def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool = False) -> np.ndarray:
