@@ -8,42 +8,11 @@ import contextlib
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from shoal.api import Table as Table
-    from shoal.api import evaluate as evaluate
-    from shoal.api import load_policy as load_policy
-    from shoal.api import make as make
-    from shoal.api import metrics as metrics
-    from shoal.api import runs as runs
-    from shoal.api import train as train
-    from shoal.config import AgentConfig as AgentConfig
-    from shoal.config import BaseEnvConfig as BaseEnvConfig
-    from shoal.config import DistributionConfig as DistributionConfig
-    from shoal.config import EnvConfig as EnvConfig
-    from shoal.config import ModelConfig as ModelConfig
-    from shoal.config import PpoConfig as PpoConfig
-    from shoal.config import RslRlConfig as RslRlConfig
-    from shoal.config.checks import above as above
-    from shoal.config.checks import at_least as at_least
-    from shoal.config.checks import within as within
-    from shoal.envs.capabilities import Capabilities as Capabilities
-    from shoal.errors import ShoalError as ShoalError
-    from shoal.errors import UsageError as UsageError
-    from shoal.learn.groups import World as World
-    from shoal.learn.inference import InferencePolicy as InferencePolicy
-    from shoal.learn.inference import concatenated as concatenated
-    from shoal.learn.learner import Learner as Learner
-    from shoal.learn.learner import TorchLearner as TorchLearner
-    from shoal.learn.training_env import TrainingEnv as TrainingEnv
-    from shoal.sim.kernel_task import Command as Command
-    from shoal.sim.kernel_task import KernelTask as KernelTask
-    from shoal.tasks.quadruped.task import FlatVelocity as FlatVelocity
-    from shoal.tasks.registry import TaskSpec as TaskSpec
+from typing import Any
 
 __version__ = "0.1.0"
 
+# The types of these names are in __init__.pyi.
 _NAMES = {
     "api": ("Table", "evaluate", "load_policy", "make", "metrics", "runs", "train"),
     "config": ("AgentConfig", "BaseEnvConfig", "DistributionConfig", "EnvConfig", "ModelConfig", "PpoConfig"),
@@ -61,7 +30,7 @@ _NAMES = {
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = sorted(_MODULES)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_MODULES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 PARENT = os.getppid()
 """The process that started this one. It is read before anything that takes seconds: a parent may end meanwhile."""
@@ -77,7 +46,7 @@ with contextlib.suppress(OSError):  # The working directory is gone.
 _ABSENT = f"module {__name__!r} has no attribute '{{}}'"
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  Of any kind.
     """Return a public name."""
     if name not in _MODULES:
         raise AttributeError(_ABSENT.format(name))

@@ -31,8 +31,8 @@ from shoal.tasks import registry
 
 if TYPE_CHECKING:
     import torch
-    from rsl_rl.env import VecEnv
 
+    from shoal.envs.vec_env import VecEnv
     from shoal.learn.episodes import Policy
 
 os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # As the commands do; CUDA reads it when it is initialized.
@@ -90,7 +90,7 @@ def train(
     env: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
     on_row: Callable[[Mapping[str, float]], object] | None = None,
-    **flags: Any,
+    **flags: Any,  # noqa: ANN401  As fields of the configuration are.
 ) -> Path:
     """Train a policy as `train` does, and return the directory of the run.
 
@@ -117,7 +117,7 @@ def evaluate(
     *,
     env: Mapping[str, Any] | None = None,
     agent: Mapping[str, Any] | None = None,
-    **flags: Any,
+    **flags: Any,  # noqa: ANN401  As fields of the configuration are.
 ) -> Table:
     """Evaluate policies as `evaluate` does; return a row for each job, with its statistics under `summary`.
 
@@ -152,7 +152,7 @@ def load_policy(
     device: str | torch.device | None = None,
     *,
     env: Mapping[str, Any] | None = None,
-    **flags: Any,
+    **flags: Any,  # noqa: ANN401  As fields of the configuration are.
 ) -> Policy:
     """Load a policy without exploration noise: it maps the observations of any number of environments to actions.
 
@@ -183,7 +183,7 @@ def load_policy(
     return open_policy(job, built, policy_device(job, config.policy_device, env_device=device))
 
 
-def runs(task: str | None = None, **flags: Any) -> Table:
+def runs(task: str | None = None, **flags: Any) -> Table:  # noqa: ANN401
     """Return a row for each run of a task, or of all, the newest first: what `shoal runs --json` prints.
 
     `flags` are its others: `log_root="logs"`, `sort="score"`, `limit=20`.

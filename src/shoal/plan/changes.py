@@ -169,9 +169,10 @@ def words_of(field: str, value: object) -> list[str]:
     if isinstance(value, bool):
         section, dot, last = name.rpartition(".")
         return [f"--{name}" if value else f"--{section}{dot}no-{last}"]
-    if isinstance(value, Mapping) and value:  # Numbers by pattern.
-        value = [each for pair in cast("Mapping[object, object]", value).items() for each in pair]
-    return [f"--{name}", *map(str, cast("list[object]", value) if isinstance(value, list | tuple) else [value])]
+    if isinstance(value, dict) and value:  # Numbers by pattern.
+        value = [each for pair in cast("dict[object, object]", value).items() for each in pair]
+    values = cast("list[object]", value if isinstance(value, list | tuple) else [value])
+    return [f"--{name}", *map(str, values)]
 
 
 def _word(word: str) -> str:
