@@ -30,6 +30,6 @@ from shoal.tasks.quadruped.task import FlatVelocity as FlatVelocity
 from shoal.tasks.registry import TaskSpec as TaskSpec
 
 __version__: str
-__all__: list[str]
+__all__: list[str]  # noqa: PYI035
 PARENT: int
 PYTHON: tuple[str, ...]

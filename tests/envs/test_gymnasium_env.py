@@ -297,5 +297,5 @@ def test_the_defaults_reach_the_threshold_that_gymnasium_states(
     shoal, words = (sys.executable, "-m", "shoal"), (f"gym:{env_id}", "--gpu-ids", "None")
     trained = start((*shoal, "train", *words, "--max-iterations", str(iterations)), tmp_path).end(timeout=1000)
     assert trained.code == 0, trained.stderr
-    evaluated = run((*shoal, "evaluate", *words, "--num-episodes", "100"), tmp_path)
+    evaluated = run((*shoal, "evaluate", *words, "--json", "--num-episodes", "100"), tmp_path)
     assert json.loads(evaluated.stdout)["summary"]["return"]["mean"] >= threshold, evaluated.stdout
