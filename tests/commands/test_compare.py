@@ -41,7 +41,7 @@ def run_jobs(flags: EvaluateConfig, jobs: Sequence[Job]) -> Path:
 
 
 def compared(*words: str, out: Path) -> tuple[Comparison, list[int]]:
-    """Compare two policies of the cart-pole; return it, and the number of pairs after each round that another follows."""
+    """Compare two policies of the cart-pole; return it, and the pairs after each round that another follows."""
     config, overrides = parse("compare", ["Cartpole-Balance", *words, *SHORT, "--out", str(out)])
     assert isinstance(config, ComparePoliciesConfig)
     rounds: list[int] = []
