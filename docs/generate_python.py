@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin
 
 import warp as wp
 
@@ -41,7 +41,10 @@ def described(text: str) -> str:
 
 
 def summary(value: Any) -> str:  # noqa: ANN401
-    """Return the first paragraph of a docstring."""
+    """Return the first paragraph of a docstring; of an annotation of a term's parameter what is declared for it."""
+    if get_origin(value) is Annotated:
+        said = get_args(value)[1].said or "nothing: the task makes it"
+        return f"Annotation of a parameter of a term, whose declaration gives: {said}."
     text = inspect.getdoc(value) or ""
     return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
