@@ -24,7 +24,7 @@ _NAMES = {
     "learn.inference": ("InferencePolicy", "concatenated"),
     "learn.learner": ("Learner", "TorchLearner"),
     "learn.training_env": ("TrainingEnv",),
-    "sim.kernel_task": ("Command", "KernelTask"),
+    "sim.kernel_task": ("CommandRange", "KernelTask"),
     "tasks.quadruped.task": ("FlatVelocity",),
     "tasks.registry": ("TaskSpec",),
 }

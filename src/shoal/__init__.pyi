@@ -24,7 +24,7 @@ from shoal.learn.inference import concatenated as concatenated
 from shoal.learn.learner import Learner as Learner
 from shoal.learn.learner import TorchLearner as TorchLearner
 from shoal.learn.training_env import TrainingEnv as TrainingEnv
-from shoal.sim.kernel_task import Command as Command
+from shoal.sim.kernel_task import CommandRange as CommandRange
 from shoal.sim.kernel_task import KernelTask as KernelTask
 from shoal.tasks.quadruped.task import FlatVelocity as FlatVelocity
 from shoal.tasks.registry import TaskSpec as TaskSpec

@@ -78,6 +78,15 @@ def test_the_seed_decides_the_episodes() -> None:
     assert not torch.equal(one, other)
 
 
+def test_environments_step_on_their_device_and_need_no_isolation(device: str) -> None:
+    env, on_cpu = (shoal.make(TASK, 4, each, seed=3) for each in (device, "cpu"))
+    for _ in range(20):
+        actions = torch.full((4, 1), 0.5)
+        seen, rewards, _, _ = env.step(actions.to(env.device))
+        assert seen["policy"].device == torch.device(device)
+        assert torch.allclose(rewards.cpu(), on_cpu.step(actions)[1], atol=1e-5)
+
+
 def test_environments_of_a_file_of_ones_own_are_made() -> None:
     env = shoal.make(f"{POINTS}:Points", 3, "cpu")
     position = getattr(env, "position").clone()  # noqa: B009  Of the example's class.

@@ -103,12 +103,10 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         """Return a picture of each environment. Shapes (height, width, 3)."""
         if self.render_mode != "rgb_array":
             return None
-        from shoal.sim.render.rows import drawn_tensors
-
         picture = self._of.picture()
-        positions, read = drawn_tensors(picture)
+        positions, read = picture.tensors()
         if not self._cameras:
-            self._cameras = [_camera(picture.scene(), self._size) for _ in range(self.num_envs)]
+            self._cameras = [_camera(picture.scene, self._size) for _ in range(self.num_envs)]
         rows = [{name: tensor[index].cpu().numpy() for name, tensor in read.items()} for index in range(self.num_envs)]
         drawn = zip(self._cameras, positions.cpu().numpy(), map(picture.marks, rows), strict=True)
         return tuple(camera.picture(row, marks) for camera, row, marks in drawn)
