@@ -152,6 +152,7 @@ def load_policy(
     device: str | torch.device | None = None,
     *,
     env: Mapping[str, Any] | None = None,
+    agent: Mapping[str, Any] | None = None,
     **flags: Any,  # noqa: ANN401  As fields of the configuration are.
 ) -> Policy:
     """Load a policy without exploration noise: it maps the observations of any number of environments to actions.
@@ -163,13 +164,14 @@ def load_policy(
         task: The task, as for `make`. Default: that of the run, if it is registered.
         device: Device of observations and actions, as for `make`.
         env: Fields of the environment, as for `evaluate`.
+        agent: Fields of the learner, such as the networks of a file that is in no run.
         flags: Other flags of `evaluate`: `log_root="logs"`, `trust=True`.
 
     Raises:
         ShoalError: There is no such policy, or it does not fit the task.
     """
     task = task or _task_of(Path(policy).expanduser().absolute())
-    words = _words(task, {"checkpoint": policy, **_gpu_ids(device), **flags}, env=env)
+    words = _words(task, {"checkpoint": policy, **_gpu_ids(device), **flags}, env=env, agent=agent)
     config, overrides = parse("evaluate", words)
     job, *others = evaluation.find_jobs(config, overrides)
     if others:
@@ -275,7 +277,7 @@ def _task_of(policy: Path) -> str:
     found = (RunDir(folder) for folder in (policy, *policy.parents) if RunDir(folder).train_yaml.is_file())
     run = next(found, None)
     saved = read_plain_file("The policy's", run.train_yaml, example="<run>/params/train.yaml") if run else None
-    task = saved.get("task") if isinstance(saved, dict) else None
+    task = str(saved["task"]) if isinstance(saved, dict) and "task" in saved else None
     if task not in registry.registered():
         what = "is in no run" if task is None else f"is of the task {task}, which is not registered"
         raise UsageError(f"The policy {policy} {what}: pass its task, load_policy(policy, task).")

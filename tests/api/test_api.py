@@ -208,6 +208,8 @@ def test_a_policy_without_a_run_needs_its_task(run: Path, tmp_path: Path) -> Non
     file.write_bytes((run / "checkpoints" / "000003" / "model.pt").read_bytes())
     with pytest.raises(shoal.UsageError, match=r"is in no run: pass its task, load_policy\(policy, task\)"):
         shoal.load_policy(file)
+    with pytest.raises(shoal.UsageError, match="does not fit"):
+        shoal.load_policy(file, TASK, "cpu", agent={"actor.hidden_dims": (8, 8)})
     seen = shoal.make(TASK, 2, "cpu").get_observations()
     assert torch.equal(shoal.load_policy(file, TASK, "cpu")(seen), shoal.load_policy(run, device="cpu")(seen))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 import pytest
 import torch
-from support.documented import ROOT
+from support.documented import ROOT, pages
 from support.venvs import python_with
 
 import shoal
@@ -49,10 +49,14 @@ def test_other_names_are_seen() -> None:
     assert imported_from_shoal(source) - PUBLIC == {"shoal.sim", "shoal.learn.learner.Learner"}
 
 
-def test_the_guide_is_short_and_imports_public_names_alone() -> None:
+def test_the_guide_is_short() -> None:
     assert len(GUIDE.splitlines()) <= 100
-    for block in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL):
-        assert imported_from_shoal(block) - PUBLIC == set()
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_a_page_imports_public_names_of_shoal_alone(page: Path) -> None:
+    lines = re.findall(r"^(?:from|import) shoal.*", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert imported_from_shoal("\n".join(lines)) - PUBLIC == set()
 
 
 def test_the_blocks_of_the_guide_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
