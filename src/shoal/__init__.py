@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "api": ("Table", "evaluate", "load_policy", "make", "metrics", "runs", "train"),
     "config": ("AgentConfig", "BaseEnvConfig", "DistributionConfig", "EnvConfig", "ModelConfig", "PpoConfig"),
-    "config.rsl_rl": ("RslRlConfig",),
+    "config.rsl_rl": ("RslRlConfig", "ppo"),
     "config.checks": ("above", "at_least", "within"),
     "envs.capabilities": ("Capabilities",),
     "errors": ("ShoalError", "UsageError"),

@@ -12,6 +12,7 @@ from shoal.config import EnvConfig as EnvConfig
 from shoal.config import ModelConfig as ModelConfig
 from shoal.config import PpoConfig as PpoConfig
 from shoal.config import RslRlConfig as RslRlConfig
+from shoal.config import ppo as ppo
 from shoal.config.checks import above as above
 from shoal.config.checks import at_least as at_least
 from shoal.config.checks import within as within

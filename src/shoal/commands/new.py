@@ -87,7 +87,7 @@ from typing import Any
 import mujoco
 import warp as wp
 
-from shoal import DistributionConfig, ModelConfig, RslRlConfig, TaskSpec, mdp
+from shoal import TaskSpec, mdp, ppo
 
 
 @wp.func
@@ -132,10 +132,7 @@ SPEC = TaskSpec(
     name="$task",
     summary="Raise the tip of an arm that hangs down.",
     env=Raise.config,
-    agent=RslRlConfig(
-        actor=ModelConfig(hidden_dims=(64, 64), distribution=DistributionConfig(class_name="GaussianDistribution")),
-        critic=ModelConfig(hidden_dims=(64, 64)),
-    ),
+    agent=ppo(64, 64),
     num_envs=256,
     max_iterations=100,
     builder="$name.task:Raise",
