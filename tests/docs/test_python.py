@@ -34,8 +34,8 @@ def imported_from_shoal(source: str) -> set[str]:
     """The names of Shoal that a module imports, with those of their modules before them."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    froms = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
-    names |= {f"{node.module}.{alias.name}" for node in froms for alias in node.names}
+    modules = (node for node in nodes if isinstance(node, ast.ImportFrom) and node.module)
+    names |= {f"{node.module}.{alias.name}" for node in modules for alias in node.names}
     return {name for name in names if name.partition(".")[0] == "shoal"}
 
 
