@@ -161,8 +161,20 @@ def test_environments_without_final_observations_are_refused() -> None:
 def test_what_gymnasium_could_ask_and_shoal_does_not_do_is_refused(short: Any) -> None:
     with pytest.raises(UsageError, match="reset_mask was passed"):
         short.reset(options={"reset_mask": np.ones(3, dtype=bool)})
-    with pytest.raises(UsageError, match="observations is 'critic', but there are policy, and all"):
-        made(observations="critic")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "known"),
+    [
+        ("observations", "critic", "policy, all"),
+        ("arrays", "tensorflow", "numpy, torch, jax"),
+        ("render_mode", "human", "None, rgb_array"),
+    ],
+)
+def test_an_argument_that_has_no_such_value_is_refused(name: str, value: str, known: str) -> None:
+    arguments: dict[str, Any] = {name: value}
+    with pytest.raises(UsageError, match=f"{name} is '{value}', but must be one of {known}"):
+        made(**arguments)
 
 
 PICTURES = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -50,16 +49,21 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         """
         self._env, self._of, self._copy = env, capabilities_of(env), copy
         self.num_envs, self.render_mode, self._size = env.num_envs, render_mode, render_size
-        self._convert = _CONVERSIONS[arrays]
-        rate = 1 / getattr(env, "step_dt", 1 / 30)
+        rate = round(1 / getattr(env, "step_dt", 1 / 30))
         self.metadata = {
             "autoreset_mode": AutoresetMode.SAME_STEP,
             "render_modes": ["rgb_array"],
-            "render_fps": round(rate),
+            "render_fps": rate,
         }
         seen: Any = env.get_observations()
-        if observations not in {"all", *seen.keys()}:
-            raise UsageError(f"observations is '{observations}', but there are {', '.join(seen.keys())}, and all.")
+        for name, value, known in (
+            ("observations", observations, (*seen.keys(), "all")),
+            ("arrays", arrays, ("numpy", "torch", "jax")),
+            ("render_mode", render_mode, (None, "rgb_array")),
+        ):
+            if value not in known:
+                raise UsageError(f"{name} is {value!r}, but must be one of {', '.join(map(str, known))}.")
+        self._arrays = arrays
         self._group = None if observations == "all" else observations
         boxes: dict[str, Any] = {name: Box(-np.inf, np.inf, rows.shape[1:]) for name, rows in seen.items()}
         self.single_observation_space = boxes[self._group] if self._group else Dict(boxes)
@@ -92,11 +96,15 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         given = torch.from_dlpack(actions) if through_dlpack else torch.as_tensor(actions)
         seen, rewards, dones, extras = self._env.step(given.to(self._env.device, torch.float32))
         done, cut = endings(dones, extras)
-        ended, is_numpy = self._out(done), self._convert is _numpy
+        ended, last = self._out(done), extras["final_observation"]
         infos: dict[str, Any] = {}
-        if not is_numpy or ended.any():
-            final = self._observed(extras["final_observation"])
-            infos = {"final_obs": _by_env(final, ended) if is_numpy else final, "_final_obs": ended}
+        if self._arrays != "numpy":
+            infos = {"final_obs": self._observed(last), "_final_obs": ended}
+        elif ended.any():
+            infos = {"final_obs": np.full(self.num_envs, None, dtype=object), "_final_obs": ended}
+            last = {name: rows.cpu() for name, rows in last.items()}
+            for index in np.flatnonzero(ended):
+                infos["final_obs"][index] = self._observed({name: rows[index] for name, rows in last.items()})
         return self._observed(seen), self._out(rewards), self._out(done & ~cut), self._out(cut), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
@@ -118,38 +126,17 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self._cameras = []
 
     def _out(self, tensor: torch.Tensor) -> Any:  # noqa: ANN401
-        return self._convert(tensor.clone() if self._copy else tensor)
+        tensor = tensor.clone() if self._copy else tensor
+        if self._arrays == "jax":
+            import jax.dlpack
+
+            return jax.dlpack.from_dlpack(tensor)
+        return tensor if self._arrays == "torch" else tensor.numpy(force=True)
 
     def _observed(self, groups: Any) -> Any:  # noqa: ANN401  A mapping, or a TensorDict.
         if self._group:
             return self._out(groups[self._group])
         return {name: self._out(rows) for name, rows in groups.items()}
-
-
-def _numpy(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.numpy(force=True)
-
-
-def _jax(tensor: torch.Tensor) -> Any:  # noqa: ANN401
-    import jax.dlpack
-
-    return jax.dlpack.from_dlpack(tensor)
-
-
-_CONVERSIONS: Mapping[str, Callable[[torch.Tensor], Any]] = {
-    "numpy": _numpy,
-    "torch": lambda tensor: tensor,
-    "jax": _jax,
-}
-
-
-def _by_env(final: Any, ended: np.ndarray) -> np.ndarray:  # noqa: ANN401
-    """Return the observation of each environment whose episode ended, and None for the others. Shape (num_envs,)."""
-    found = np.full(len(ended), None, dtype=object)
-    for index in np.flatnonzero(ended):
-        is_dict = isinstance(final, dict)
-        found[index] = {name: rows[index] for name, rows in final.items()} if is_dict else final[index]
-    return found
 
 
 def _camera(scene: Any, size: tuple[int, int]) -> Any:  # noqa: ANN401
