@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.commands import FAULTY
 
 import shoal
 from shoal import mdp
@@ -138,6 +139,27 @@ def test_a_training_returns_its_run_and_hands_out_its_metrics(run: Path, rows: l
     assert [row["Train/total_steps"] for row in table] == [128.0, 256.0, 384.0]  # 16 environments, 8 steps.
     assert table == [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert (run / "exports" / "policy.onnx").is_file()
+
+
+def test_tables_become_data_frames(run: Path) -> None:
+    pytest.importorskip("pandas")
+    assert shoal.metrics(run).to_pandas()["iteration"].tolist() == [1, 2, 3]
+
+
+@pytest.mark.spawn
+@pytest.mark.slow
+def test_several_workers_train_and_the_error_of_one_is_raised(
+    tmp_path: Path, rows: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two: dict[str, Any] = {**SMALL, "nproc_per_node": 2, "log_root": str(tmp_path), "export": False}
+    rows.clear()
+    run = shoal.train(TASK, **two, max_iterations=2, on_row=rows.append)
+    assert [row["Train/total_steps"] for row in rows] == [256.0, 512.0]  # 2 workers, 16 environments, 8 steps.
+    assert shoal.metrics(run) == rows
+    monkeypatch.setenv("SHOAL_TEST_FAULTY_RANK", "1")
+    with pytest.raises(shoal.ShoalError, match=r"Rank 1 on .* failed") as caught:
+        shoal.train(f"{FAULTY}:Raises", **two)
+    assert "TwoArgumentsError" in caught.value.details
 
 
 def test_runs_are_rows(run: Path, logs: str) -> None:

@@ -102,5 +102,5 @@ def test_stable_baselines3_learns_on_a_task_of_shoal(tmp_path: Path) -> None:
     python = python_with(tmp_path, "stable-baselines3")
     words = [python, str(EXAMPLES / "train_with_sb3.py"), "Cartpole-Balance", "--steps", "100000"]
     said = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    # Random pushes topple the pole, and earn 0.9; an episode that is balanced 10.
+    # Random pushes topple the pole, and earn 0.6; an episode that is balanced 10.
     assert float(said.split()[-1]) > 1.5
