@@ -24,9 +24,10 @@ _NAMES = {
     "learn.inference": ("InferencePolicy", "concatenated"),
     "learn.learner": ("Learner", "TorchLearner"),
     "learn.training_env": ("TrainingEnv",),
-    "sim.kernel_task": ("CommandRange", "KernelTask"),
+    "sim.kernel_task": ("KernelTask",),
+    "sim.task": ("CommandRange",),
     "tasks.quadruped.task": ("FlatVelocity",),
-    "tasks.registry": ("TaskSpec",),
+    "tasks.registry": ("TaskSpec", "registered"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 

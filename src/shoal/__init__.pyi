@@ -25,10 +25,11 @@ from shoal.learn.inference import concatenated as concatenated
 from shoal.learn.learner import Learner as Learner
 from shoal.learn.learner import TorchLearner as TorchLearner
 from shoal.learn.training_env import TrainingEnv as TrainingEnv
-from shoal.sim.kernel_task import CommandRange as CommandRange
 from shoal.sim.kernel_task import KernelTask as KernelTask
+from shoal.sim.task import CommandRange as CommandRange
 from shoal.tasks.quadruped.task import FlatVelocity as FlatVelocity
 from shoal.tasks.registry import TaskSpec as TaskSpec
+from shoal.tasks.registry import registered as registered
 
 __version__: str
 __all__: list[str]  # noqa: PYI035
