@@ -1,6 +1,7 @@
-"""Takes docs/images/viewer.png: the page that `play --viewer web` shows of quadrupeds that hold their pose on terrain.
+"""Takes docs/images/viewer.png: the page that `play --viewer web` shows of the newest policy in `logs`.
 
 apt-get install chromium
+train Cartpole-Swingup
 python docs/photograph_viewer.py
 """
 
@@ -15,12 +16,11 @@ from pathlib import Path
 from playwright.sync_api import sync_playwright
 
 PICTURE = Path(__file__).parent / "images" / "viewer.png"
-TASK = ("Quadruped-Velocity-Rough", "--policy", "zero", "--num-envs", "2", "--seed", "3")
-VIEWER = (sys.executable, "-m", "shoal", "play", *TASK, "--viewer", "web")
+VIEWER = (sys.executable, "-m", "shoal", "play", "Cartpole-Swingup", "--viewer", "web", "--seed", "3")
 WITHOUT_A_GPU = ["--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
 SIZE = {"width": 1000, "height": 680}
-STANDS_AFTER_S = 4
-"""When the robots have landed, with a browser that draws by the processor [s]."""
+SWUNG_UP_AFTER_S = 6
+"""When some of the poles are up and others are not, with a browser that draws by the processor [s]."""
 
 
 def main() -> None:
@@ -41,16 +41,9 @@ def take(url: str) -> None:
         page.goto(url)
         page.wait_for_selector("canvas")
         page.locator(".mantine-Notification-closeButton").click()  # That the processor draws.
-        page.get_by_label("Follow it").check()
-        page.get_by_role("tab", name="Visualization").click()
-        for box in ("Contact forces", "Height scan"):
-            page.get_by_label(box).check()
-        page.get_by_role("tab", name="Rewards").click()
-        page.wait_for_timeout(1000 * STANDS_AFTER_S)
-        page.keyboard.press("Space")
-        page.mouse.move(300, 400)
-        for _ in range(12):
-            page.mouse.wheel(0, -100)
+        page.get_by_role("button", name="Reset").click()
+        page.wait_for_timeout(1000 * SWUNG_UP_AFTER_S)
+        page.get_by_role("button", name="Pause").click()
         page.wait_for_timeout(3000)  # The browser sharpens what stands still.
         page.screenshot(path=PICTURE)
         browser.close()
