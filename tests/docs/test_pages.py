@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
-from support.documented import ROOT, pages
+from support.documented import ROOT, pages, script
 
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
 from shoal.tasks.registry import registered
@@ -84,9 +83,5 @@ def told_of_tasks() -> Iterator[str]:
 
 @pytest.mark.parametrize("page", ["cli", "terms"])
 def test_a_generated_page_is_up_to_date(page: str) -> None:
-    spec = importlib.util.spec_from_file_location(page, ROOT / "docs" / f"generate_{page}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script(ROOT / "docs" / f"generate_{page}.py")
     assert module.render() == module.PAGE.read_text(encoding="utf-8"), f"Run: python docs/generate_{page}.py"

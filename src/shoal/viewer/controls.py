@@ -1,6 +1,6 @@
 """Control panel of the web viewer: buttons, sliders and texts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from queue import SimpleQueue
 from typing import Literal
 
@@ -9,15 +9,26 @@ import viser
 from shoal.sim.kernel_task import CommandRange
 from shoal.viewer.playback import EnvStatus
 
-Action = Literal["pause", "step", "reset", "load"]
+Action = Literal["pause", "step", "reset", "load", "push"]
 
 
 class ControlPanel:
     """The controls. Public ones are read by the viewer's loop; `clicks` returns each click of a button once."""
 
-    def __init__(self, gui: viser.GuiApi, *, num_envs: int, commands: Mapping[str, CommandRange], follow: bool) -> None:
+    def __init__(  # noqa: PLR0913  By name.
+        self,
+        gui: viser.GuiApi,
+        *,
+        num_envs: int,
+        commands: Mapping[str, CommandRange],
+        follow: bool,
+        can_push: bool = False,
+        menu: Sequence[str] = (),
+    ) -> None:
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         with gui.add_folder("Policy"):
+            self.chosen = gui.add_dropdown("Show", menu, initial_value=menu[0]) if menu else None
+            """The policy of the menu that is to be shown, the first of which is shown."""
             self._checkpoint = gui.add_text("Checkpoint", "", disabled=True)
             self._problem = gui.add_markdown("", visible=False)
             self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
@@ -31,6 +42,8 @@ class ControlPanel:
             self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
             self.follow = gui.add_checkbox("Follow it", initial_value=follow)
             self.shows_hidden = gui.add_checkbox("Collision shapes", initial_value=False)
+            if can_push:
+                self._button(gui, "Push", "push")
             self._texts = {
                 name: gui.add_text(name, "", disabled=True) for name in ("Reward", "Step", "Return", "Last return")
             }

@@ -13,6 +13,8 @@ from shoal.sim.render.marks import Mark
 
 FRAME_S = 1 / 60
 """Period of the viewer's loop [s]."""
+PUSH = 1.0
+"""Change of velocity by a push [m/s]; where nothing moves freely, of all joints together [m/s, rad/s]."""
 MAX_CATCH_UP_S = 0.1
 """Most time that is caught up at once [s]; a slow machine drops the rest."""
 
@@ -66,6 +68,11 @@ class Playback:
         self.picture = capabilities_of(env).picture()
         self.commands, self._commands = capabilities_of(env).commands()
         self._positions, self._read = self.picture.tensors()
+        scene, self._velocities = self.picture.scene, capabilities_of(env).rows().get("data/qvel")
+        """Live joint velocities, (num_envs, nv). None of tasks that MuJoCo does not simulate."""
+        free = scene.jnt_dofadr[scene.jnt_type == 0]
+        self._pushed = np.concatenate([free, free + 1]) if len(free) else np.arange(scene.nv)
+        """Columns that a push changes: of what moves freely the horizontal ones."""
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)
@@ -84,6 +91,19 @@ class Playback:
             self._returns += self._rewards
             self._last_returns = torch.where(dones, self._returns, self._last_returns)
             self._returns.masked_fill_(dones, 0.0)
+
+    @property
+    def can_push(self) -> bool:
+        """Whether `push` has an effect."""
+        return self._velocities is not None
+
+    def push(self) -> None:
+        """Push each environment in a random direction."""
+        if self._velocities is not None:
+            drawn = torch.randn(self.env.num_envs, len(self._pushed))
+            change = PUSH * drawn / drawn.norm(dim=1, keepdim=True)
+            with torch.inference_mode():
+                self._velocities[:, self._pushed] += change.to(self._velocities.device)
 
     def restart(self) -> None:
         """Begin a new episode in every environment, and clear all returns."""
