@@ -183,7 +183,7 @@ def compare_events(mjlab: Any) -> dict[str, float]:
     task.arrays["event_left"].fill_(0.0)
     task.done.zero_()
     mjlab.push_by_setting_velocity(env, None, FIXED, every)
-    task.interval_events()
+    task.run("interval")
     found["push_by_setting_velocity"] = difference(written["velocity"], velocity().numpy())
     return found
 
@@ -283,8 +283,8 @@ def compare_terrain(mjlab: Any) -> dict[str, float]:
     rng, edge = np.random.default_rng(0), -np.array(task.terrain.corner)
     task.qpos.numpy()[:, :2] = rng.uniform(-edge + 0.9, edge - 0.9, (NUM_ENVS, 2))
     task.qpos.numpy()[:4, 0] = edge[0] - np.array([0.5, 1.9, 2.1, 3.9])
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     scanned: Any = ROUGH.observations
     points, places = grid_points(*scanned.policy.height_scan.grid), task.qpos.numpy()
     hits = np.zeros((NUM_ENVS, len(points), 3))
@@ -339,8 +339,8 @@ def compare_tracking(mjlab: Any) -> dict[str, float]:  # noqa: PLR0915  One stat
     task.qvel.numpy()[:] += rng.normal(size=task.qvel.shape) * 0.5
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     model, motion, names = task.model, task.motion, task.binder.names
     roles = task.roles()
     bodies, ends = (names.select("body", roles[name], "") for name in ("bodies", "ends"))
@@ -454,8 +454,8 @@ def compare_manipulation(mjlab: Any) -> dict[str, float]:
     task.qvel.numpy()[:] = rng.normal(size=task.qvel.shape)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     site, cube = model.site("grasp").id, model.body("cube/body").id
     positions, velocities, turns = (np.zeros((NUM_ENVS, size)) for size in (3, 6, 4))
     for env in range(NUM_ENVS):

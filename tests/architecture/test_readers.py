@@ -62,7 +62,7 @@ EXCEPTIONS = {
     "sim/render/marks.py json.loads": SCRATCH,
     "sweep/study.py json.loads": "a choice of the sweep's file, which Optuna takes as text",
     "tasks/cartpole/model.py mujoco.MjSpec.from_file": PACKAGED,
-    "tasks/gymnasium_v5/base.py mujoco.MjSpec.from_file": PACKAGED,
+    "tasks/gymnasium_v5/tasks.py mujoco.MjSpec.from_file": PACKAGED,
     "tasks/manipulation/reorient_task.py (hand / name).read_bytes": PACKAGED,
     "tasks/manipulation/reorient_task.py mujoco.MjSpec.from_file": PACKAGED,
     "tasks/manipulation/task.py mujoco.MjSpec.from_file": PACKAGED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,6 +10,9 @@ import warp as wp
 
 from shoal.errors import ShoalError
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
+
+if TYPE_CHECKING:
+    from shoal.sim.task import Stage
 
 pytestmark = pytest.mark.emulated_gpu
 
@@ -47,8 +50,10 @@ def shift(amount: wp.float32, values: wp.array2d[wp.float32]) -> None:
 class Counts(FlatVelocity):
     """Passes a number to a kernel that Python changes from step to step."""
 
-    def apply_actions(self) -> None:
-        super().apply_actions()
+    def stages(self) -> list[Stage]:
+        return [("act", self.shift), *super().stages()]
+
+    def shift(self) -> None:
         self.calls = getattr(self, "calls", 0.0) + 1.0
         self.launch(shift, inputs=[self.calls], outputs=[self.ctrl])
 

@@ -20,7 +20,7 @@ from shoal.tasks import registry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shoal.sim.mujoco_task import MujocoTask
+    from shoal.mdp.task import TermsTask
 
 pytestmark = pytest.mark.emulated_gpu
 
@@ -46,7 +46,7 @@ OWN = {
 """Kernels, copies and memsets of a step that the physics steps alone do not have."""
 
 
-def captured(name: str) -> MujocoTask[Any]:
+def captured(name: str) -> TermsTask[Any]:
     """A shipped task on the emulated GPU."""
     spec = registry.resolve(name)
     assert isinstance(spec.env, MujocoConfig)

@@ -95,10 +95,10 @@ def build(engine: Any, **actions: Any) -> TermsTask[TermsConfig]:
 def controls(task: TermsTask[Any], sent: np.ndarray) -> dict[str, np.ndarray]:
     """Act; return the controls by the names of the actuators. Each (num_envs,)."""
     task.actions.assign(sent.astype(np.float32))
-    task.apply_actions()
+    task.run("act")
     wp.synchronize()
     names = [task.model.actuator(index).name for index in range(task.model.nu)]
-    task.observe()
+    task.run("observe")
     np.testing.assert_array_equal(task.obs["policy"].numpy(), task.actions.numpy())
     return dict(zip(names, task.ctrl.numpy().T.copy(), strict=True))
 
@@ -203,7 +203,14 @@ def test_an_action_function_without_columns_is_refused_by_its_name() -> None:
 
 
 def test_inverse_kinematics_act_later_by_the_delay_of_the_action() -> None:
-    reach = Action("differential_ik_position", actuators=tuple(JOINTS), site="tip", delta_pos_scale=0.1, delay=1)
+    reach = Action(
+        "differential_ik_position",
+        actuators=tuple(JOINTS),
+        site="tip",
+        delta_pos_scale=0.1,
+        delay_max_lag=1,
+        delay_hold_prob=1.0,
+    )
     task = build("native", reach=reach)
     lags = task.arrays["lags"].numpy()[:, 0]
     found = controls(task, np.ones((NUM_ENVS, 3)))

@@ -135,7 +135,7 @@ def test_gains_of_dc_motors_are_scaled_and_nothing_else_of_them(wheel: str) -> N
 
 @pytest.mark.parametrize("engine", ["native", "warp"])
 def test_a_delayed_action_acts_steps_later_and_is_zero_before_the_first(wheel: str, engine: Any) -> None:
-    action = Action("joint_position", actuators="wheel", scale=0.01, delay=2)
+    action = Action("joint_position", actuators="wheel", scale=0.01, delay_max_lag=2, delay_hold_prob=1.0)
     task = task_of(wheel, engine, action, num_envs=16)
     sent = [0.5, 1.0, -0.5, -1.0, 0.25]
     for _ in range(2):  # The second episode remembers nothing of the first.
@@ -145,7 +145,7 @@ def test_a_delayed_action_acts_steps_later_and_is_zero_before_the_first(wheel: s
         assert set(lags) == {0, 1, 2}
         for env, lag in enumerate(lags):
             np.testing.assert_allclose(targets[:, env], [*[0.0] * lag, *sent][: len(sent)], rtol=1e-5)
-    assert task.config.undisturbed().terms("actions")["target"].delay == 0
+    assert task.config.undisturbed().terms("actions")["target"].delay_max_lag == 0
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_feet_of_all_shapes_are_as_far_from_the_ground_as_mujoco_has_them(feet: 
     feet.qpos.assign(qpos.astype(np.float32))
     feet.moved.fill_(value=True)
     feet.engine.forward(feet.done, feet.moved)
-    feet.compute_rewards()
+    feet.run("reward")
     found = feet.arrays["contacts/feet/found"].numpy()
     for foot, name in enumerate(SHAPES):
         np.testing.assert_array_equal(found[:, foot], above[:, foot] < 0.001, err_msg=name)

@@ -253,7 +253,7 @@ def test_both_engines_simulate_with_what_was_drawn_in_each_mode(engine: Any) -> 
         task.actions.assign(rng.uniform(-1, 1, (3, 2)).astype(np.float32))
         models, before = [model_of(task, env) for env in range(3)], (task.qpos.numpy().copy(), task.qvel.numpy().copy())
         seen.append([[np.concatenate([part(model) for part in each.parts]) for model in models] for each in EVERY])
-        task.apply_actions()
+        task.run("act")
         task.engine.step()
         for env, model in enumerate(models):
             data = mujoco.MjData(model)

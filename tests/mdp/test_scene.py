@@ -153,7 +153,7 @@ def test_an_object_of_a_file_and_its_place_are_flags(tmp_path: Path) -> None:
             "has a joint at its base",
         ),
         (mdp.Object("geom", type="cube"), r"^env\.objects\.x cannot be made: The type of a geom is 'cube'"),
-        (mdp.Object("geom", type="box", sise=(0.1, 0.1, 0.1)), r"'sise' is no attribute .* Did you mean 'size'\?"),
+        (mdp.Object("geom", type="box", sizee=(0.1, 0.1, 0.1)), r"'sizee' is no attribute .* Did you mean 'size'\?"),
         (mdp.Object("box"), r"^env\.objects\.x is 'box', which is no function of shoal\.mdp\.objects"),
         (mdp.Object("mjcf", file="nothing.xml"), r"^env\.objects\.x cannot be made: .*nothing\.xml"),
         (mdp.Object("geom", type="box", size=(0.0, 0.1, 0.1)), "^The model does not compile: .*size"),

@@ -112,8 +112,8 @@ def placed(engine: Any, config: Any = CONFIG) -> Trunk:
     task.qvel.assign((rng.normal(size=(ENVS, task.model.nv)) * 0.2).astype(np.float32))
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     wp.synchronize()
     return task
 

@@ -248,8 +248,8 @@ def random_biped() -> Biped:
     task.ctrl.numpy()[:] = rng.uniform(-1.0, 1.0, (NUM_ENVS, 4))
     task.moved.numpy()[:] = True
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     return task
 
 
@@ -357,7 +357,7 @@ def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_t
     before = qvel.copy()
     task.arrays["event_left"].fill_(0.0)
     task.done.zero_()
-    task.interval_events()
+    task.run("interval")
     assert within(qvel[:, :3] - before[:, :3], low[:3])
     assert within(np.einsum("nij,nj->ni", rotations, qvel[:, 3:6]) - in_world, low[3:])
 
@@ -412,7 +412,7 @@ def test_the_velocity_of_a_body_is_mujocos_wherever_its_tree_begins() -> None:
     task.qvel.numpy()[:] = np.random.default_rng(0).normal(size=(4, task.model.nv))
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.observe()
+    task.run("observe")
     data, velocity = mujoco.MjData(task.model), np.zeros(6)
     for env, observed in enumerate(task.obs["policy"].numpy()):
         data.qpos[:], data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import mujoco
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
-from shoal.mdp.annotations import JointId, Joints, Memory, Numbers, SiteId
+from shoal.mdp.annotations import Before, JointId, Joints, Memory, Numbers, SiteId
 from shoal.mdp.config import TermsConfig, members, task_config
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Command, Done, Event, Metric, Obs, Reward
@@ -86,6 +86,18 @@ def kick(state: Any, env: int, joint: JointId, speed: float) -> None:
     state.qvel[env, joint] = speed
 
 
+@wp.func
+def height(state: Any, env: int) -> float:
+    """Return the height of the first site [m]."""
+    return state.site_xpos[env, 0][2]
+
+
+@wp.func
+def risen(state: Any, env: int, before: Annotated[Memory, Before(height)]) -> float:
+    """Return how far it has risen in the step [m]."""
+    return height(state, env) - before[env, 0]
+
+
 CONFIG = task_config(
     TermsConfig,
     physics_dt=0.005,
@@ -145,6 +157,23 @@ def test_a_step_computes_each_term_by_its_declaration() -> None:
     np.testing.assert_allclose(task.terms.numpy(), expected, rtol=1e-5)
     np.testing.assert_allclose(task.reward.numpy(), expected @ [1.0, 2.0, 0.5] * task.step_dt, rtol=1e-5)
     np.testing.assert_allclose(task.metric_values.numpy()[:, 0], tips)
+
+
+@pytest.mark.parametrize("engine", ["native", "warp"])
+def test_a_reward_has_what_was_before_the_step_in_the_first_of_an_episode_too(engine: str) -> None:
+    task = build(engine=engine, rewards={"risen": Reward(risen, weight=1.0)})
+    data = mujoco.MjData(task.model)
+    data.qpos[:] = 0.25
+    mujoco.mj_kinematics(task.model, data)
+    task.actions.fill_(1.0)
+    for step in range(14):
+        before = data.site_xpos[0, 2] if step % 5 == 0 else task.data("site_xpos").numpy()[:, 0, 2].copy()
+        task.step()
+        assert task.done.numpy().all() == (step % 5 == 4)
+        if step % 5 < 4:
+            gone = task.data("site_xpos").numpy()[:, 0, 2] - before
+            assert np.abs(gone).min() > 1e-5
+            np.testing.assert_allclose(task.terms.numpy()[:, 3], gone, atol=1e-6)
 
 
 def test_names_and_columns_follow_from_the_declarations() -> None:
@@ -358,14 +387,14 @@ def test_a_reset_derives_the_fields_that_observations_read(is_observed: bool) ->
         events={"start": Event(start_at, "reset", joints=".*", at=0.25)},
     )
     task = Arm(config, num_envs=2, device="cpu", seed=3)
-    begun = task.data("site_xpos").numpy().copy()
     task.actions.fill_(1.0)
     for _ in range(5):
         task.step()
     assert task.done.numpy().all()
     np.testing.assert_allclose(task.qpos.numpy(), 0.25)
+    data = mujoco.MjData(task.model)
+    data.qpos[:] = 0.25
+    mujoco.mj_kinematics(task.model, data)
     heights = task.data("site_xpos").numpy()[:, 0, 2]
     # What rewards alone read follows from the next physics step, which begins there.
-    assert np.allclose(heights, begun[:, 0, 2], atol=1e-6) == is_observed
-    task.engine.forward(task.done, task.moved)
-    np.testing.assert_allclose(task.data("site_xpos").numpy(), begun, atol=1e-6)
+    assert np.allclose(heights, data.site_xpos[0, 2], atol=1e-6) == is_observed

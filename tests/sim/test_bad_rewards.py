@@ -20,15 +20,20 @@ from support.learners import ALONE, loop_on, tiny_agent, tiny_config
 from shoal.envs.capabilities import BAD_REWARD
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import TrainingFailedError
+from shoal.mdp.terms import Reward
 from shoal.worker import _keep_diverged
 
 
-@wp.kernel(enable_backward=False)
-def spoil(value: wp.float32, episode_length: wp.array[wp.int32], terms: wp.array2d[wp.float32]) -> None:
-    """Write a value into the last term of odd environments, from the third step on."""
-    env = wp.tid()
-    if env % 2 == 1 and episode_length[env] >= 2:
-        terms[env, terms.shape[1] - 1] = value
+@wp.func
+def spoiled(state: Any, env: int) -> float:
+    """Return NaN in odd environments, from the third step on."""
+    return wp.where(env % 2 == 1 and state.age[env] >= 3, wp.nan, 0.0)
+
+
+@wp.func
+def infinite(state: Any, env: int) -> float:
+    """Return infinity in odd environments, from the third step on."""
+    return wp.where(env % 2 == 1 and state.age[env] >= 3, wp.inf, 0.0)
 
 
 GROUPS = {"actor": ("policy",), "critic": ("policy",)}
@@ -37,18 +42,13 @@ GROUPS = {"actor": ("policy",), "critic": ("policy",)}
 class Spoiled(BouncingTask):
     """A task whose author divides by zero."""
 
-    value = float("nan")
-
-    def compute_rewards(self) -> None:
-        """Compute them, and spoil some."""
-        super().compute_rewards()
-        self.launch(spoil, inputs=[self.value, self.episode_length], outputs=[self.terms])
+    config = BouncingTask.config.change(rewards={"spoiled": Reward(spoiled, weight=1.0)})
 
 
-class Infinite(Spoiled):
+class Infinite(BouncingTask):
     """The same with an infinite term."""
 
-    value = float("inf")
+    config = BouncingTask.config.change(rewards={"spoiled": Reward(infinite, weight=1.0)})
 
 
 def environments(task: type[BouncingTask] = Spoiled, **changes: Any) -> WarpVecEnv:

@@ -110,11 +110,10 @@ def test_after_a_reset_derived_fields_are_those_of_the_new_state(task: BouncingT
 
 def test_what_is_disturbed_moves_on_from_there_and_the_others_do_not_notice(task: BouncingTask) -> None:
     wanted = np.array([False, True, False])
-    task.wanted.assign(wanted)
+    task.shove(1)
     act(task, np.random.default_rng(0))
     assert task.qvel.numpy()[:, 0].tolist()[1] == 3.0
     assert not task.moved.numpy().any()
-    assert not task.wanted.numpy().any()
     at = task.qpos.numpy()[:, 0].copy()
     act(task, np.random.default_rng(0))
     gone = task.qpos.numpy()[:, 0] - at
@@ -127,7 +126,7 @@ def test_derived_fields_are_fresh_where_the_state_was_written_and_as_after_mj_st
 ) -> None:
     # Both engines show the same, although MuJoCo Warp's pass over the present state is one over all environments.
     twins = [twin_of(task, env) for env in range(NUM_ENVS)]
-    task.wanted.assign(np.array([False, True, False]))
+    task.shove(1)
     rng = np.random.default_rng(0)
     for env, action in enumerate(act(task, rng)):
         model, data = twins[env]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +19,10 @@ from support.counting_task import (
 )
 
 from shoal.errors import ShoalError
-from shoal.sim.graphs import HostStage, Stage
+from shoal.sim.graphs import HostStage
+
+if TYPE_CHECKING:
+    from shoal.sim.task import Stage
 
 
 @wp.kernel(enable_backward=False)
@@ -165,7 +168,7 @@ def test_a_copy_of_what_python_has_read_is_noticed_on_the_cpu() -> None:
 
 class DrawsOnTheHost(CountingTask):
     def stages(self) -> list[Stage]:
-        return [*super().stages(), HostStage(self.draw)]
+        return [*super().stages(), ("observe", HostStage(self.draw))]
 
     def draw(self) -> None:
         self.start.assign(np.random.default_rng().random(self.num_envs))

@@ -9,7 +9,8 @@ import mujoco
 import warp as wp
 
 from shoal.config.env import EnvConfig
-from shoal.sim.kernel_task import CommandRange, KernelTask
+from shoal.sim.kernel_task import KernelTask
+from shoal.sim.task import CommandRange
 
 SCENE = """
 <mujoco>

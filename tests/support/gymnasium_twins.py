@@ -12,7 +12,7 @@ from shoal.sim.engines.native import NativeEngine
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shoal.tasks.gymnasium_v5.base import GymnasiumTask
+    from shoal.tasks.gymnasium_v5.tasks import GymnasiumTask
     from shoal.tasks.registry import TaskSpec
 
 
@@ -20,7 +20,7 @@ class Twins:
     """Both, always in the same state."""
 
     def __init__(self, spec: TaskSpec, num_envs: int, seed: int) -> None:
-        self.task: GymnasiumTask[Any] = spec.load_builder()(spec.env, num_envs=num_envs, device="cpu", seed=seed)
+        self.task: GymnasiumTask = spec.load_builder()(spec.env, num_envs=num_envs, device="cpu", seed=seed)
         assert isinstance(self.task.engine, NativeEngine)
         self.engine = self.task.engine
         self.originals: list[Any] = [gymnasium.make(spec.name).unwrapped for _ in range(num_envs)]
@@ -49,8 +49,8 @@ class Twins:
             ours[ids] = theirs[ids]
         if self.engine._after_constraints:
             self.engine._after_constraints.compute(envs)
-        self.task.episode_length.numpy()[ids] = 0
-        self.task.observe()
+        self.task.age.numpy()[ids] = 0
+        self.task.run("observe")
 
     def random_actions(self, rng: np.random.Generator) -> np.ndarray:
         """Return actions from all over the action space. Shape (num_envs, num_actions)."""

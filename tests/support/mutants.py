@@ -67,6 +67,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "jobs/intervals.py": ("tests/jobs/test_intervals.py", "tests/jobs/test_comparison.py"),
     "jobs/comparison.py": ("tests/jobs/test_comparison.py",),
     "sim/bookkeeping.py": ("tests/sim/test_kernel_task.py", "tests/sim/test_bad_rewards.py", "tests/envs"),
+    "sim/task.py": ("tests/envs/test_vec_env.py", "-k", "final"),
     "sim/kernel_task.py": ("tests/envs/test_vec_env.py", "-k", "final"),
     "learn/inference.py": ("tests/learn/test_soft_actor_critics.py",),
     "learn/evaluation.py": ("tests/learn/test_evaluation.py", "tests/learn/test_interval_evaluation.py"),
@@ -242,9 +243,12 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("time_out[env] = cut_off", "time_out[env] = ended"),
         ("length >= max_episode_length", "length > max_episode_length"),
     ],
+    "sim/task.py": [("(*(call for _, call in observing), *copies)", "copies")],
     "sim/kernel_task.py": [
-        ("[*self.observe_stages(), *copies]", "[*copies]"),
-        ("self.close, *self.final_stages(), self.reset,", "self.close, self.reset, *self.final_stages(),"),
+        (
+            '*self.final_stages([observing]),\n            ("reset", self.reset),',
+            '("reset", self.reset),\n            *self.final_stages([observing]),',
+        )
     ],
     "learn/inference.py": [
         ("(cut.unsqueeze(1), final[name], rows)", "(cut.unsqueeze(1), rows, final[name])"),

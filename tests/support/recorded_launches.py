@@ -18,7 +18,6 @@ import pytest
 import warp as wp
 
 from shoal.sim import validation
-from shoal.sim.graphs import run_all
 from shoal.tasks import registry
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def record_launches(tasks: Iterable[str]) -> Launches:
             built = spec.load_builder()(replace(config, engine="warp"), num_envs=2, device="cpu", seed=0)
             for mode in (mjw.DeterminismType.NONE, mjw.DeterminismType.ALL):
                 built.engine._model.opt.deterministic = mode
-                run_all(built.stages())
+                built.run()
     return launches
 
 

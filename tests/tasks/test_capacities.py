@@ -11,17 +11,18 @@ import mujoco
 import mujoco_warp as mjw
 import numpy as np
 import pytest
-from support.bouncing_task import BouncingConfig, BouncingTask, CrampedTask
+from support.bouncing_task import TERMS, BouncingConfig, BouncingTask, CrampedTask
 from support.commands import TRAIN, start
 
 from shoal.config.env import MujocoConfig
+from shoal.mdp.config import task_config
 from shoal.sim.engines.capacities import capacities_of
 from shoal.tasks.registry import registered
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.sim.mujoco_task import MujocoTask
+    from shoal.mdp.task import TermsTask
 
 TO_SPARE = 1.2
 """How many times as much room there is as was ever needed here."""
@@ -41,7 +42,7 @@ def task_parameter(name: str) -> Any:
 NAMES = [task_parameter(name) for name, spec in registered().items() if isinstance(spec.env, MujocoConfig)]
 
 
-def simulate(task: MujocoTask[Any], steps: int) -> np.ndarray:
+def simulate(task: TermsTask[Any], steps: int) -> np.ndarray:
     """Act in ever wilder ways, and return the contacts and constraints that any environment needed."""
     data = cast("Any", task.engine)._data
     rng, most = np.random.default_rng(0), np.zeros(2)
@@ -67,7 +68,7 @@ def simulate(task: MujocoTask[Any], steps: int) -> np.ndarray:
 def test_a_shipped_task_declares_more_room_than_it_needs(name: str) -> None:
     spec = registered()[name]
     env: Any = replace(spec.env, engine="warp", step_graph=False, **HARDEST.get(name, {}))
-    task: MujocoTask[Any] = spec.load_builder()(env, num_envs=6, device="cpu", seed=0)
+    task: TermsTask[Any] = spec.load_builder()(env, num_envs=6, device="cpu", seed=0)
     assert task.capacities is not None
     assert tuple(task.engine.capacities.values()) == task.capacities
     assert (simulate(task, steps=25) * TO_SPARE <= task.capacities).all()
@@ -154,12 +155,12 @@ class OfTwoModels(BouncingConfig):
 
 
 class Declared(BouncingTask):
-    config = OfTwoModels()
+    config = task_config(OfTwoModels, **TERMS)
     capacities = (7, 11)
 
 
 class Heir(Declared):
-    config = OfTwoModels(memory="1M")
+    config = task_config(OfTwoModels, memory="1M", **TERMS)
 
 
 @pytest.mark.parametrize(

@@ -69,51 +69,44 @@ def test_the_plan_says_whose_defaults_the_learner_has(name: str, steps: int, not
 FAULTS = """
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import mujoco
 
-from shoal.config import EnvConfig, MujocoConfig
-from shoal.sim.mujoco_task import MujocoTask
+from shoal.config import EnvConfig
+from shoal.mdp import Action, Obs, Reward, TermsConfig, TermsTask, task_config
 
 HERE = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
-class CartConfig(MujocoConfig):
+class CartConfig(TermsConfig):
     force_limit: float = 10.0
-    fast_weight: float = 1.0
 
-class Cart(MujocoTask):
-    config = CartConfig()
-    observations: ClassVar = {"policy": 1}
-    num_actions = 1
-    reward_terms = ("fast",)
+class Unfinished(TermsTask):
+    config = task_config(CartConfig)
+
+class Whole(TermsTask):
+    config = task_config(
+        CartConfig,
+        actions={"push": Action("control", actuators="push", scale=1.0)},
+        observations={"policy": {"rail": Obs("joint_pos", joints="rail")}},
+        rewards={"still": Reward("joint_vel_l2", weight=-1.0, joints="rail")},
+    )
 
     @classmethod
     def build_model(cls, config):
         return mujoco.MjModel.from_xml_path(str(HERE / "cart.xml"))
 
-class Unfinished(Cart):
-    pass
-
-class Whole(Cart):
-    def apply_actions(self): ...
-    def compute_rewards(self): ...
-    def reset_state(self): ...
-    def observe(self): ...
-    def allocate(self): ...
-
 class Attribute(Whole):
-    def allocate(self):
-        self.force = self.config.forse_limit  # Here.
+    def own_state(self):
+        return {"force": self.config.forse_limit}  # Here.
 
 class Joint(Whole):
-    def allocate(self):
-        self.rail = self.model.joint("rial").id  # Here.
+    def own_state(self):
+        return {"rail": self.model.joint("rial").id}  # Here.
 
 class Field(Whole):
-    def allocate(self):
-        self.data("qpoz")  # Here.
+    def own_state(self):
+        return {"place": self.data("qpoz")}  # Here.
 
 class File(Whole):
     @classmethod
@@ -127,7 +120,8 @@ class PlainConfig(EnvConfig):
 class Bare(Whole):
     config = PlainConfig()
 """
-CART = '<mujoco><worldbody><body><joint name="rail" type="slide"/><geom size="1"/></body></worldbody></mujoco>'
+CART = '<mujoco><worldbody><body><joint name="rail" type="slide"/><geom size="1"/></body></worldbody>'
+CART += '<actuator><motor name="push" joint="rail"/></actuator></mujoco>'
 
 
 @pytest.mark.parametrize(
@@ -149,8 +143,12 @@ CART = '<mujoco><worldbody><body><joint name="rail" type="slide"/><geom size="1"
             '"cartt.xml"',
             "ValueError: ParseXML: Error opening file '{here}/cartt.xml'. Did you mean 'cart.xml'?",
         ),
-        ("Unfinished", "class Unfinished", "TypeError: Can't instantiate abstract class Unfinished with"),
-        ("Bare", "class Bare", "The config of Bare is a PlainConfig, but a MujocoTask needs a MujocoConfig"),
+        (
+            "Unfinished",
+            "class Unfinished",
+            "Unfinished has no model: return its robot and ground as an MjSpec in build_spec().",
+        ),
+        ("Bare", "class Bare", "The config of Bare is a PlainConfig, but a TermsTask needs a TermsConfig"),
     ],
 )
 def test_a_task_that_cannot_be_built_is_refused_with_file_line_and_the_nearest_name(

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from shoal.sim.kernel_task import CommandRange
     from shoal.sim.nan.dump import Dump
     from shoal.sim.render.rows import Picture
+    from shoal.sim.task import CommandRange
 
 BAD_REWARD = "bad reward"
 """Kind of the warning that names a reward term that was not finite, though the state was."""
@@ -38,14 +38,14 @@ class Capabilities:
     """Whether `restart` begins the same episodes again for the same seed."""
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment, see `KernelTask.restart`."""
+        """Begin a new episode in every environment, see `Task.restart`."""
 
     def take_warnings(self) -> tuple[int, dict[str, str]]:
         """Return the number of environments that diverged since the last call, and warnings: a sentence by kind."""
         return 0, {}
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return the last steps of the environments that diverged, see `KernelTask.dump`. None if they are not kept."""
+        """Return the last steps of the environments that diverged, see `Task.dump`. None if they are not kept."""
         del name, rank, iteration
 
     def curriculum(self) -> Mapping[str, np.ndarray]:
@@ -56,7 +56,7 @@ class Capabilities:
         """Restore counts that were added up over all ranks."""
 
     def follow_metrics(self, means: Mapping[str, float]) -> None:
-        """Follow the metrics of an iteration of the training, see `KernelTask.follow_metrics`."""
+        """Follow the metrics of an iteration of the training, see `Task.follow_metrics`."""
 
     def rows(self) -> Mapping[str, torch.Tensor]:
         """Return all that the next step depends on, live, by name. Shapes (num_envs, ...). Empty where unknown."""
@@ -99,7 +99,7 @@ class Capabilities:
         return {}
 
     def deployment(self) -> Mapping[str, Any]:
-        """Return what a controller needs beside the network, by name, see `KernelTask.deployment`."""
+        """Return what a controller needs beside the network, by name, see `Task.deployment`."""
         return {}
 
 

@@ -33,9 +33,9 @@ from shoal.errors import ShoalError, UsageError, shown
 from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
 from shoal.sim.graphs import torch_stream
-from shoal.sim.kernel_task import CommandRange, KernelTask
 from shoal.sim.nan.dump import Dump
 from shoal.sim.render.rows import Picture
+from shoal.sim.task import CommandRange, Task
 from shoal.tasks.registry import TaskSpec
 
 
@@ -44,7 +44,7 @@ class WarpVecEnv(Capabilities, VecEnv):
 
     can_restart = True
 
-    def __init__(self, task: KernelTask[Any]) -> None:
+    def __init__(self, task: Task[Any]) -> None:
         self.task = task
         self.num_envs = task.num_envs
         self.num_actions = task.num_actions
@@ -171,7 +171,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         return int(np.count_nonzero(self.task.take_divergences())), warnings
 
     def curriculum(self) -> dict[str, np.ndarray]:
-        """Return the state of the curriculum, see `KernelTask.curriculum`."""
+        """Return the state of the curriculum, see `Task.curriculum`."""
         return self.task.curriculum()
 
     def set_curriculum(self, counts: Mapping[str, np.ndarray]) -> None:
@@ -180,7 +180,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.restart()
 
     def follow_metrics(self, means: Mapping[str, float]) -> None:
-        """Let a curriculum go on by the metrics of an iteration, see `KernelTask.follow_metrics`."""
+        """Let a curriculum go on by the metrics of an iteration, see `Task.follow_metrics`."""
         self.task.follow_metrics(means)
 
     def rows(self) -> dict[str, torch.Tensor]:
@@ -201,7 +201,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         copy()  # Again: applying parameters may have derived something from an older state.
 
     def restart(self, seed: int | None = None, first: int = 0) -> None:
-        """Begin a new episode in every environment, see `KernelTask.restart`."""
+        """Begin a new episode in every environment, see `Task.restart`."""
         self.task.restart(seed, first)
 
     def reset(self, seed: int | None = None) -> TensorDict:
@@ -210,11 +210,11 @@ class WarpVecEnv(Capabilities, VecEnv):
         return self.get_observations()
 
     def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
-        """Return the last steps of the environments that diverged, see `KernelTask.dump`."""
+        """Return the last steps of the environments that diverged, see `Task.dump`."""
         return self.task.dump(name, rank=rank, iteration=iteration)
 
     def picture(self) -> Picture:
-        """Return what videos and viewers draw, see `KernelTask.scene`."""
+        """Return what videos and viewers draw, see `Task.scene`."""
         task = self.task
         return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks)
 
@@ -227,12 +227,12 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.commands_held.fill_(int(held))
 
     def records(self) -> dict[str, torch.Tensor]:
-        """Return what a recording has beside the rest, at present, see `KernelTask.record`."""
+        """Return what a recording has beside the rest, at present, see `Task.record`."""
         with torch_stream(self.task.device):
             return {name: to_torch(array) for name, array in self.task.record().items()}
 
     def deployment(self) -> dict[str, Any]:
-        """Return what a controller needs beside the network, see `KernelTask.deployment`."""
+        """Return what a controller needs beside the network, see `Task.deployment`."""
         return self.task.deployment()
 
 
@@ -250,11 +250,11 @@ def build_vec_env(  # noqa: PLR0913  By name.
         beat.enter("compile")
     torch.manual_seed(seed)
     built = spec.build(config, num_envs=num_envs, device=device, seed=seed)
-    env = WarpVecEnv(built) if isinstance(built, KernelTask) else built
+    env = WarpVecEnv(built) if isinstance(built, Task) else built
     if not isinstance(env, VecEnv):
         raise UsageError(
             f"{spec.builder} returned a {type(env).__name__} for the task {spec.name}: return a subclass of "
-            "rsl_rl.env.VecEnv, or of Shoal's KernelTask."
+            "rsl_rl.env.VecEnv, or of Shoal's KernelTask or TermsTask."
         )
     if env.num_envs != num_envs:
         raise UsageError(

@@ -17,8 +17,8 @@ from shoal.mdp.shapes import Solid
 from shoal.mdp.terms import CHOICES
 
 __all__ = [
-    "ActionColumns", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "BodyId", "BodyIds", "CameraIds",
-    "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms", "Grid",
+    "ActionColumns", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId", "BodyIds",
+    "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms", "Grid",
     "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Numbers", "Operation", "OptionalNumbers",
     "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
@@ -114,6 +114,13 @@ class Takes:
     """Whether the pattern must match one object."""
 
 
+@dataclass(frozen=True, slots=True)
+class Before:
+    """Beside `Memory`, in rewards: a `wp.func` of `state` and `env`, whose value before the step the memory has."""
+
+    function: Any
+
+
 def _several(kind: str, plural: str, entry: Any = None) -> Takes:
     return Takes(kind, f"pattern of {plural}", entry)
 
@@ -189,3 +196,9 @@ def hints_of(function: Any) -> dict[str, Any]:
         return inspect.get_annotations(python, eval_str=True, locals=dict(inspect.getclosurevars(python).nonlocals))
     except (NameError, AttributeError) as error:
         raise ShoalError(f"An annotation of {python.__name__}() cannot be found ({error}): import it there.") from error
+
+
+def before_of(function: Any) -> dict[str, Any]:
+    """Return the functions whose values before a step the parameters of a reward's function have, by parameter."""
+    parts = {name: getattr(each, "__metadata__", ()) for name, each in hints_of(function).items()}
+    return {name: part.function for name, found in parts.items() for part in found if isinstance(part, Before)}

@@ -116,7 +116,7 @@ class Binder:
         """Functions that the text of the kernels calls, by name."""
         self.torch: list[TorchBound] = []
         """Terms that are functions on torch tensors."""
-        self._allocate = allocate
+        self.allocate = allocate
         self._shared: dict[tuple[str, object], str] = {}
 
     def all_functions(self) -> list[Any]:
@@ -149,7 +149,8 @@ class Binder:
             expression, selected = self._argument(f"{path}.{name}", hints[name], value, columns)
             columns = columns or selected
             arguments.append(expression)
-        parts = VECTORS.get(hints.get("return"), ("",))
+        size = getattr(kind := hints.get("return"), "_length_", 1)
+        parts = VECTORS.get(kind) or (tuple(map(str, range(size))) if size > 1 else ("",))
         by_column = "i" in passed
         if by_column and not columns:  # Nothing is selected: it is of all columns of a command, or of the actions.
             commands = [value for name, value in values.items() if takes(hints[name]) == COMMAND]
@@ -247,7 +248,7 @@ class Binder:
             return self._array(what, tuple(rows), rows, wp.int32)
         argument = path.replace(".", "_")
         if what == "memory":
-            self.arrays[argument] = self._allocate(path, max(1, len(selected)), getattr(kind, "dtype", wp.float32))
+            self.arrays[argument] = self.allocate(path, max(1, len(selected)), getattr(kind, "dtype", wp.float32))
             self.memories.append(argument)
             return argument
         if what == "numbers" and value is not None:

@@ -121,6 +121,17 @@ class Curricula:
                 hint = did_you_mean(when, known) or f" There are: {', '.join(known)}."
                 raise UsageError(f"env.curricula.{name}.when is {when!r}, which is no metric of the training.{hint}")
 
+    def write(self, task: Any) -> None:
+        """Write the numbers that hold to the arrays of a task of terms."""
+        numbers, weights = task.numbers.numpy(), task.weights.numpy()
+        for each in self.reached():
+            if each.path in task.binder.places:
+                numbers[task.binder.places[each.path]] = each.value
+            else:
+                weights[task.reward_terms.index(each.path.split(".")[1])] = each.value * task.per_step
+        task.numbers.assign(numbers)
+        task.weights.assign(weights)
+
     def state(self) -> dict[str, tuple[int, int]]:
         """Return the steps done and the stages, each with 1, so that sums over all ranks have the number of ranks."""
         counts = {"steps": self.steps, **{f"stages/{name}": stage for name, stage in self.stages.items()}}

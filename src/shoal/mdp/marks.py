@@ -29,7 +29,7 @@ def shows(marks: Marks | None = None, **metrics: Any) -> Callable[[FunctionT], F
     """Declare what a command brings along, beside the columns that its function draws.
 
     `marks` returns what videos and viewers draw for one environment, from the task, the command's first column and the
-    environment's `row`, see `KernelTask.marks`. `metrics` are functions `(state, env, command)` by name: that of
+    environment's `row`, see `Task.marks`. `metrics` are functions `(state, env, command)` by name: that of
     `error` of the command `twist` is logged as ``Metrics/twist/error``.
     """
 

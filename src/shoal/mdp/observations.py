@@ -106,6 +106,18 @@ def joint_pos(state: Any, env: int, i: int, joints: Joints) -> float:
 
 
 @wp.func
+def joint_pos_sin(state: Any, env: int, i: int, joints: Joints) -> float:
+    """Return the sine of the position of a hinge joint."""
+    return wp.sin(state.qpos[env, joints[i].qpos])
+
+
+@wp.func
+def joint_pos_cos(state: Any, env: int, i: int, joints: Joints) -> float:
+    """Return the cosine of the position of a hinge joint."""
+    return wp.cos(state.qpos[env, joints[i].qpos])
+
+
+@wp.func
 def joint_pos_rel(
     state: Any,
     env: int,

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import model_field, uses, writes
+from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import clear_contact, track_contact
@@ -70,6 +71,9 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         "for column in range(actions.shape[1]):",
         "    state.last_action[env, column] = state.action[env, column]",
     )
+    for bound in terms.rewards.values():
+        for name, before in before_of(bound.function).items():
+            source.add(f"{bound.name}_{name}[env, 0] = {binder.name_function(before)}(state, env)")
     first = 0
     for name, bound in terms.actions.items():
         clip, count = binder.number(f"actions.{name}.clip", getattr(config.actions, name).clip), len(bound.columns)

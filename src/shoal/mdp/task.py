@@ -1,8 +1,24 @@
-"""The base class of tasks that are made of terms: the terms of each stage of a step become one Warp kernel."""
+"""The base class of tasks made of terms: a MuJoCo model, whose physics an engine computes, with terms around it.
+
+The terms of each stage of a step become one Warp kernel (`shoal.mdp.stages`)::
+
+    act        actions -> controls
+    physics    with `on_nan` stop: the physics' inputs are kept       shoal.sim.nan.history
+               `decimation` physics steps                             shoal.sim.engines
+    reward     contacts, terminations, rewards, metrics
+    close      as in every task                                       shoal.sim.task
+    reset      where done: a new episode's first state
+    interval   in running episodes: pushes, new commands
+               the engine derives fields where the state was written
+    observe    state -> observations
+
+On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, between captured stages. The same
+kernels serve both engines, because both have the same fields (`shoal.sim.engines.engine`).
+"""
 
 import logging
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from types import MappingProxyType
@@ -11,71 +27,58 @@ from typing import Any, ClassVar, Generic, TypeVar
 import mujoco
 import numpy as np
 import warp as wp
-from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
-from shoal.errors import ShoalError, did_you_mean
-from shoal.mdp.accesses import model_field, uses, writes
-from shoal.mdp.binding import Binder, Bound
-from shoal.mdp.config import TermsConfig, members
+from shoal.errors import ShoalError
+from shoal.mdp.accesses import model_field, writes
+from shoal.mdp.binding import Binder
+from shoal.mdp.bound import bind_terms, number_commands
+from shoal.mdp.config import TermsConfig
 from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
-from shoal.mdp.kernels import Source, generate, struct_of
-from shoal.mdp.marks import height_of_arrows, metrics_of
+from shoal.mdp.kernels import generate, struct_of
+from shoal.mdp.marks import height_of_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.scene import checked, compile_scene
-from shoal.mdp.sensors import bind_contacts
-from shoal.mdp.stages import BoundTerms, stages_of
-from shoal.mdp.terms import Term
+from shoal.mdp.stages import stages_of
+from shoal.mdp.state import state_of
 from shoal.mdp.torch_terms import TorchTerms
-from shoal.sim.engines.engine import dtype_of
-from shoal.sim.graphs import HostStage, Stage, run_all, torch_stream
-from shoal.sim.kernel_task import CommandRange
-from shoal.sim.mujoco_task import MujocoTask
+from shoal.sim.engines.build import build_engine, declared_capacities
+from shoal.sim.engines.engine import Engine, dtype_of
+from shoal.sim.graphs import Call, HostStage, torch_stream
+from shoal.sim.nan.dump import Dump
+from shoal.sim.nan.history import History
 from shoal.sim.render.marks import Mark
+from shoal.sim.task import Stage, Task
 from shoal.sim.validation import check_best_metric
 
 logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TermsConfig)
 
-_STATE_FIELD = re.compile(r"\bstate\.(\w+)")
-_DEFAULT = "default_"
-"""Before the name of a field of `MjModel`: its values in the model, the same for all environments."""
 
-
-class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
+class TermsTask(Task[ConfigT], Generic[ConfigT]):
     """A MuJoCo model with terms. A subclass returns robot and ground in `build_spec`, or the whole in `build_model`.
 
-    The functions of terms read from their first parameter, `state`: fields of `MjData` and `MjModel` by MuJoCo's names,
-    with one row for each environment; a field of `MjModel` with ``default_`` before it, without rows; and
-
-    | name | shape | meaning |
-    | --- | --- | --- |
-    | `action`, `last_action` | (num_envs, num_actions) | the clipped actions of this step and of the one before |
-    | `commands` | (num_envs, columns) | all commands |
-    | `home` | (nq,) | the default pose |
-    | `ground` | | the ground, see `shoal.mdp.ground` |
-    | `episode_length` | (num_envs,) | steps since the episode began; 0 after its last |
-    | `age` | (num_envs,) | steps of the episode, with the present one |
-    | `time_out` | (num_envs,) | in events of mode `reset`: the episode before was cut off, and has not failed |
-    | `first_env` | (1,) | index of the first environment, see `KernelTask.restart` |
-    | `rng` | (num_envs,) | random state, see `shoal.mdp.random` |
-    | `step_dt` | | time between two actions [s] |
-    | `terminated` | (num_envs,) | in rewards and metrics: a termination holds that is no time-out |
-    | `encoder_bias` | (num_envs, nv) | constant errors of joint encoders [rad or m] |
-    | `gravity` | (num_envs, 3) | gravity [m/s²] |
-    | `sensor_history` | (num_envs, decimation * n) | after a step: `sensordata` of each of its physics steps |
-    | `hulls` | (n,) of `wp.vec3` | points of meshes, see `shoal.mdp.shapes` |
-
-    Events, commands and actions may write fields of `MjModel` and controls, events and commands the state too; no term
-    writes another field of `MjData`. A field of `MjData` that neither observations nor actions read may describe the
-    last episode until the first physics step.
+    `shoal.mdp.state` has what functions of terms read.
     """
+
+    engine: Engine
+    """The physics engine."""
+
+    history: History | None = None
+    """The last steps of every environment, with `on_nan` stop. Otherwise nothing is kept."""
+
+    model: mujoco.MjModel
+    """The model, for its names and numbers. Writing to it changes nothing."""
+
+    capacities: ClassVar[tuple[int, int] | None] = None
+    """Contacts and constraints that MuJoCo Warp has room for in each environment, where `--env.nconmax` and
+    `--env.njmax` do not say it. They hold for the model of this class's `config`. None: computed from the model."""
 
     @classmethod
     def build_spec(cls, config: ConfigT) -> mujoco.MjSpec:  # noqa: ARG003  For subclasses.
-        """Return the robot and its ground."""
+        """Return the robot and its ground. In a task, `config.engine` is the one that was chosen, never `auto`."""
         raise ShoalError(f"{cls.__name__} has no model: return its robot and ground as an MjSpec in build_spec().")
 
     @classmethod
@@ -132,42 +135,60 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
     name of an array: each runs where a term reads that array."""
 
-    def check_declarations(self, config: ConfigT) -> None:
-        """Check nothing: what a task of kernels declares follows here from the terms."""
+    @property
+    def step_dt(self) -> float:
+        """Simulated time between two actions [s]."""
+        return float(self.model.opt.timestep) * self.config.decimation
+
+    def data(self, name: str) -> wp.array:
+        """Return a field of `MjData`, see `Engine.data`."""
+        return self.engine.data(name)
+
+    def parameter(self, name: str) -> wp.array:
+        """Return a field of `MjModel` that differs between environments, see `Engine.parameter`."""
+        return self.engine.parameter(name)
 
     def weight_of(self, term: str) -> float:
         """Return the weight of a reward term."""
         return getattr(self.config.rewards, term).weight
 
+    def check_declarations(self, config: ConfigT) -> None:
+        """Refuse a configuration without terms."""
+        if not isinstance(config, TermsConfig):
+            raise ShoalError(
+                f"The config of {type(self).__name__} is a {type(config).__name__}, but a TermsTask needs a "
+                "TermsConfig: make it with task_config(TermsConfig, ...)."
+            )
+
     def build(self) -> None:
-        """Build the model, bind all terms, and count columns."""
-        super().build()
-        names = Names(checked(self.model, self.config), self.home(), self.roles(), self.config.terms("objects"))
-        self.curricula = Curricula(self.config)
-        self.binder = Binder(names, self.array, self.device, self.engine.name)
-        commands = self._number_commands()
-        actions = self._bind("actions", "i", "action")
-        self.binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
-        drawn = self._bind("commands", "first", "is_new")
-        observed = self.config.flat("observations")
-        self.bound = BoundTerms(
-            actions=actions,
-            commands=drawn,
-            contacts=bind_contacts(self.binder, self.config.terms("contacts"), self.array),
-            rewards=self._bind("rewards"),
-            terminations=self._bind("terminations"),
-            metrics=self._bind("metrics", **metrics_of(drawn)),
-            events=self._bind("events"),
-            observations={
-                group: {
-                    name: self.binder.bind(f"observations.{group}.{name}", term, "observations")
-                    for name, term in members(terms).items()
-                }
-                for group, terms in self.config.terms("observations").items()
-            },
-            recorders=self._bind("recorders"),
-            followed=self.followed,
+        """Build the model and the engine, bind all terms, and count columns.
+
+        Raises:
+            ShoalError: A term is at fault.
+            UsageError: The engine cannot simulate this model.
+        """
+        config = replace(self.config, engine=self.config.engine_on(self.device.alias))
+        self.model = self.build_model(config)
+        if config.physics_dt is not None:
+            self.model.opt.timestep = config.physics_dt
+        self.engine = build_engine(
+            self.model,
+            config,
+            num_envs=self.num_envs,
+            device=self.device,
+            declared=declared_capacities(type(self), config),
         )
+        self.resets_diverged = config.on_nan == "reset"
+        self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
+        self.checked_state = self.qpos, self.qvel
+        self.moved = self.array("moved", dtype=wp.bool)
+        """Set by kernels of the stage `interval` where they have written the state. Cleared by the engine."""
+        self.curricula = Curricula(config)
+        names = Names(checked(self.model, config), self.home(), self.roles(), config.terms("objects"))
+        self.binder = Binder(names, self.array, self.device, self.engine.name)
+        commands = number_commands(config, self.binder)
+        self.bound = bind_terms(config, self.binder, self.followed)
+        observed = config.flat("observations")
         self.observation_terms = {
             group: {name: len(bound.columns) * observed[f"{group}.{name}"].num_values for name, bound in terms.items()}
             for group, terms in self.bound.observations.items()
@@ -182,30 +203,11 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         )
         check_best_metric(self, type(self).__name__)
 
-    def _bind(self, group: str, *own: str, **more: Term) -> dict[str, Bound]:
-        """Bind the terms of a group and more, whose functions take `own` parameters from the generated text."""
-        terms, library = self.config.terms(group) | more, "observations" if group == "recorders" else group
-        return {name: self.binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
-
-    def _number_commands(self) -> dict[str, CommandRange]:
-        """Give each command its columns; return the name, range and unit of each."""
-        columns: dict[str, CommandRange] = {}
-        for name, term in self.config.terms("commands").items():
-            self.binder.commands[name], self.binder.command_columns[name] = len(columns), term.columns
-            for column, unit in zip(term.columns, term.units, strict=True):
-                low, high = getattr(term, column, (-1.0, 1.0))  # What a slider shows where no range is declared.
-                columns[f"{name}_{column}" if column in columns else column] = CommandRange(
-                    low=low, high=high, unit=unit
-                )
-        return columns
-
     def allocate(self) -> None:
         """Make arrays, generate the kernels, and open the fields that their functions read."""
         modes = {name: term.mode for name, term in self.config.terms("events").items()}
         self.action = self.array("action", self.num_actions)
-        """The clipped actions of this step."""
         self.age = self.array("age", dtype=wp.int32)
-        """Steps of the episode, with the present one."""
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
         names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
         left = {"command_left": len(self.bound.commands), "event_left": [*modes.values()].count("interval")}
@@ -240,18 +242,63 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             each.name: self.array(each.path, len(each.columns), wp.bool if each.group == "terminations" else wp.float32)
             for each in self.binder.torch
         }
-        arguments = {"state": self._state(sources), "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
+        self.state_values = state_of(self, sources)
+        """What the functions of terms read, by name."""
+        state = struct_of(self.state_values)
+        arguments = {"state": state, "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
         self.torch_terms = TorchTerms(self.binder.torch, values, self.state_values, self.binder.arrays, self.numbers)
         """Terms that run outside of the captured step."""
 
     def after_allocate(self) -> None:
-        """Finish, and log what torch functions cost."""
-        super().after_allocate()
+        """Start the engine with all fields that were asked for, and log what torch functions cost."""
+        self.engine.start()
+        self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
+        self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
+        if self.config.on_nan == "stop":
+            inputs = self.engine.step_inputs()
+            self.history = History(inputs, self.divergences, self.config.replay_steps, self.device)
         if self.torch_terms:
             logger.info("%s", self.torch_terms.describe_cost())
         self.curricula.check(self)
         self._apply_curricula()
+
+    def stages(self) -> list[Stage]:
+        """Return the stages of one step, in order. Torch functions read what the kernel before them has written."""
+        engine, history, fresh = self.engine, self.history, self.config.fresh_observations
+        observing = [
+            *self._kernel("observe", "place"),
+            *self._torch("observe", "observations"),
+            *chain(*(self._kernel("observe", name) for name in self._kernels if name.startswith("observe"))),
+        ]
+        return [
+            *self._kernel("act"),
+            *([("physics", history.keep)] if history else []),
+            ("physics", self._by_engine(engine.step)),
+            *self._kernel("reward", "sense"),
+            *self._torch("reward", "terminations"),
+            *self._kernel("reward", "end"),
+            *self._torch("reward", "rewards", "metrics"),
+            *self._kernel("reward"),
+            ("close", self.close),
+            *self.final_stages(observing),
+            ("reset", self._by_engine(partial(engine.reset, self.done))),
+            *self._kernel("reset"),
+            *self._kernel("interval"),
+            *([("interval", partial(history.mark, self.done, self.moved))] if history else []),
+            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved, everywhere=fresh))),
+            *observing,
+        ]
+
+    def _by_engine(self, call: Callable[[], None]) -> Call:
+        return HostStage(call) if self.engine.is_on_host else call
+
+    def _kernel(self, stage: str, name: str = "") -> list[Stage]:
+        """Return the part of a stage that is the kernel of its name, or of another, if there is one."""
+        return [(stage, partial(self._run, name or stage))] if (name or stage) in self._kernels else []
+
+    def _torch(self, stage: str, *groups: str) -> list[Stage]:
+        return [(stage, HostStage(self.torch_terms.run, *groups))] if self.torch_terms.of(*groups) else []
 
     def step(self) -> None:
         """Advance all environments by one step. Before it the host writes numbers that the curricula have come to."""
@@ -264,15 +311,8 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         """Write the numbers of all curricula as they are after the steps done."""
         self.log = self.curricula.log()
         if self.curricula:
-            numbers, weights = self.numbers.numpy(), self.weights.numpy()
-            for each in self.curricula.reached():
-                if each.path in self.binder.places:
-                    numbers[self.binder.places[each.path]] = each.value
-                else:
-                    weights[self.reward_terms.index(each.path.split(".")[1])] = each.value * self.per_step
             with torch_stream(self.device):
-                self.numbers.assign(numbers)
-                self.weights.assign(weights)
+                self.curricula.write(self)
 
     def follow_metrics(self, means: Mapping[str, float]) -> None:
         """Let curricula go on by the metrics of an iteration, which are means over all ranks."""
@@ -288,56 +328,15 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
         self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
-    def _state(self, sources: Iterable[Source]) -> Any:
-        """Return what the text of the kernels and the functions of terms read."""
-        names = ("action", "rng", "age", "episode_length", "time_out", "first_env", "step_dt", "terminated")
-        own: dict[str, Any] = {**{name: getattr(self, name) for name in names}, **self.own_state()}
-        own["last_action"] = self.array("last_action", self.num_actions)
-        if self.commands:
-            own["commands"] = self.command_array
-        made = {
-            "ground": self.build_ground,
-            "home": lambda: wp.array(self.home(), dtype=wp.float32, device=self.device),
-            "encoder_bias": lambda: self.array("encoder_bias", self.model.nv),
-            "sensor_history": lambda: self.engine.keep_sensors(self.array),
-            "hulls": lambda: wp.array(self.binder.names.hulls[0], dtype=wp.vec3, device=self.device),
-        }
-        values: dict[str, Any] = {}
-        text = "\n".join(line for source in sources for line in source.lines)
-        functions = self.binder.all_functions()
-        after_reset = [
-            *self.bound.actions.values(),
-            *chain(*(group.values() for group in self.bound.observations.values()), self.bound.recorders.values()),
-        ]
-        observing = "\n".join(each.body for each in sources if each.name.startswith(("place", "observe", "record")))
-        fresh = {*_STATE_FIELD.findall(observing)}.union(*(uses(each.function) for each in after_reset))
-        for name in sorted({*_STATE_FIELD.findall(text)}.union(*map(uses, functions))):
-            if name in own:
-                values[name] = own[name]
-            elif name in made:
-                values[name] = made[name]()
-            elif name in DATA_FIELDS:
-                values[name] = self.engine.data(name, after_physics_only=name not in fresh)
-            elif field := model_field(name):
-                values[name] = self.parameter(field)
-            elif name.startswith(_DEFAULT) and (field := model_field(name.removeprefix(_DEFAULT))):
-                values[name] = self.engine.constant(field)
-            else:
-                hint = did_you_mean(name, [*own, *made, *DATA_FIELDS, *MODEL_FIELDS])
-                raise ShoalError(f"A term reads state.{name}, which neither MuJoCo nor the task has.{hint}")
-        self.state_values = values
-        """What the functions of terms read, by name."""
-        return struct_of(values)
-
-    def _run(self, stage: str) -> None:
-        """Launch the kernel of a stage, if it has one.
+    def _run(self, name: str) -> None:
+        """Launch a generated kernel, if there is one of this name.
 
         Raises:
             ShoalError: Warp does not compile its functions.
         """
-        if stage not in self._kernels:
+        if name not in self._kernels:
             return
-        generated = self._kernels[stage]
+        generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
             self.launch(generated.kernel, generated.arguments, dim=dim)
@@ -347,54 +346,55 @@ class TermsTask(MujocoTask[ConfigT], Generic[ConfigT]):
             said = " ".join(str(error).split()).rstrip(".")
             raise ShoalError(f"Warp does not compile the terms of {type(self).__name__}: {said}.") from error
 
-    def apply_actions(self) -> None:
-        """Turn actions into controls."""
-        self._run("act")
-
-    def compute_rewards(self) -> None:
-        """Compute contacts, rewards, terminations and metrics."""
-        run_all(self.reward_stages())
-
-    def reward_stages(self) -> list[Stage]:
-        """Return the stages of `compute_rewards`: torch functions read what the kernel before them has written."""
-        return [
-            partial(self._run, "sense"),
-            *self._torch_stage("terminations"),
-            partial(self._run, "end"),
-            *self._torch_stage("rewards", "metrics"),
-            partial(self._run, "reward"),
-        ]
-
-    def _torch_stage(self, *groups: str) -> list[Stage]:
-        return [HostStage(self.torch_terms.run, *groups)] if self.torch_terms.of(*groups) else []
-
-    def reset_state(self) -> None:
-        """Begin new episodes where done."""
-        self._run("reset")
-
-    def interval_events(self) -> None:
-        """Draw commands anew, and let events happen, where their time has come."""
-        self._run("interval")
-
-    def randomize(self) -> None:
-        """Run the events of mode `startup`."""
-        self._run("startup")
-
-    def observe(self) -> None:
-        """Write the observations."""
-        run_all(self.observe_stages())
-
-    def observe_stages(self) -> list[Stage]:
-        """Return the stages of `observe`."""
-        place = [partial(self._run, "place")] if "place" in self._kernels else []
-        return [*place, *self._torch_stage("observations"), self._observe]
-
     def record(self) -> Mapping[str, wp.array]:
         """Return the present values of the recorders, by name: no step computes them. Shapes (num_envs, columns)."""
         self._run("record")
         return self.records
 
-    def _observe(self) -> None:
-        for stage in self._kernels:
-            if stage.startswith("observe"):
-                self._run(stage)
+    def restart(self, seed: int | None = None, first: int = 0) -> None:
+        """Begin a new episode in every environment, as `Task.restart` does."""
+        super().restart(seed, first)
+        if self.history:
+            with torch_stream(self.device):
+                self.history.clear()
+
+    def seed_rng(self, seed: int, first: int = 0) -> None:
+        """Give every environment a random state of its own, and randomised parameters."""
+        super().seed_rng(seed, first)
+        self._run("startup")
+        self.apply_parameters()
+
+    def apply_parameters(self) -> None:
+        """Let the engine read the parameters of all environments."""
+        self.engine.apply_parameters()
+
+    @property
+    def host_state(self) -> Mapping[str, np.ndarray]:
+        """The engine's state on the host."""
+        return self.engine.host_state
+
+    def dump(self, name: str, *, rank: int, iteration: int) -> Dump | None:
+        """Return the last steps of the environments that diverged; None where there are none, or nothing is kept."""
+        if self.history is None:
+            return None
+        where = {"task": name, "rank": rank, "iteration": iteration, "seed": self.seed}
+        scene = self.scene()
+        return self.history.dump(self.engine, None if scene is self.model else scene, **where)
+
+    def take_warnings(self) -> dict[str, str]:
+        """Return the engine's warnings. Where its capacities did not suffice, it has more from now on."""
+        warnings = self.engine.take_warnings()
+        if self.engine.planned:
+            del self.graph  # Its memory is free for the next.
+            with torch_stream(self.device):
+                self.engine.enlarge()
+                self.graph = self.capture()
+        return warnings
+
+    def scene(self) -> mujoco.MjModel:
+        """Return the model."""
+        return self.model
+
+    def positions(self) -> wp.array:
+        """Return the joint positions. Shape (num_envs, nq)."""
+        return self.qpos

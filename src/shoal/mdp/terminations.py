@@ -4,7 +4,7 @@ from typing import Any
 
 import warp as wp
 
-from shoal.mdp.annotations import Contacts
+from shoal.mdp.annotations import Contacts, Joints
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import base_height
@@ -22,6 +22,25 @@ def bad_orientation(state: Any, env: int, limit_angle: float) -> bool:
 def root_height_below_minimum(state: FreeJointState, env: int, minimum_height: float) -> bool:
     """Whether the base is lower than `minimum_height` above the ground [m]."""
     return base_height(state, env) < minimum_height
+
+
+@wp.func
+def joint_pos_out_of_manual_limit(state: Any, env: int, joints: Joints, bounds: wp.vec2) -> bool:
+    """Whether a joint is below the first or above the second of `bounds` [rad or m]. Isaac Lab's."""
+    is_out = wp.bool(False)
+    for i in range(joints.shape[0]):
+        position = state.qpos[env, joints[i].qpos]
+        is_out = is_out or position < bounds[0] or position > bounds[1]
+    return is_out
+
+
+@wp.func
+def joint_vel_out_of_manual_limit(state: Any, env: int, joints: Joints, max_velocity: float) -> bool:
+    """Whether a joint is faster than `max_velocity` [rad/s or m/s]. Isaac Lab's."""
+    is_out = wp.bool(False)
+    for i in range(joints.shape[0]):
+        is_out = is_out or wp.abs(state.qvel[env, joints[i].dof]) > max_velocity
+    return is_out
 
 
 @wp.func

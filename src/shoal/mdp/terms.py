@@ -23,6 +23,8 @@ CHOICES: dict[str, Any] = {
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+_BOUNDS = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
+"""The rule of `bounds`, which may be infinite."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -255,6 +257,8 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
     if name in CHOICES and isinstance(value, str):
         return CHOICES[name]
+    if name == "bounds":
+        return Annotated[_type_of(value), _BOUNDS]
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)

@@ -19,8 +19,8 @@ import warp as wp
 
 from shoal.errors import ShoalError
 
-Stage: TypeAlias = Callable[[], None]
-"""A part of a step: a function that only launches kernels, or a `HostStage`."""
+Call: TypeAlias = Callable[[], None]
+"""What runs a part of a step: a function that only launches kernels, or a `HostStage`."""
 
 
 class HostStage(partial[None]):
@@ -30,7 +30,7 @@ class HostStage(partial[None]):
 class StepGraph:
     """One step: a captured graph for each run of stages between two host stages."""
 
-    def __init__(self, stages: Sequence[Stage], device: wp.Device, *, captures: bool = True) -> None:
+    def __init__(self, stages: Sequence[Call], device: wp.Device, *, captures: bool = True) -> None:
         """Capture the stages, in order; see `CapturedGraph`."""
         self._graphs: list[CapturedGraph] = []
         self._calls: list[Callable[[], None]] = []
@@ -61,7 +61,7 @@ class StepGraph:
         run_all(self._calls)
 
 
-def run_all(stages: Sequence[Stage]) -> None:
+def run_all(stages: Sequence[Call]) -> None:
     """Run stages one by one."""
     for stage in stages:
         stage()

@@ -20,13 +20,13 @@ from shoal.config.env import EnvConfig
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bookkeeping import LARGEST
 from shoal.sim.bounds import TRUSTED, find_bad_index
-from shoal.sim.graphs import LaunchLog, capture_error, difference, run_all
+from shoal.sim.graphs import LaunchLog, capture_error, difference
 from shoal.sim.isolation import isolated
 
 if TYPE_CHECKING:
-    from shoal.sim.kernel_task import KernelTask
+    from shoal.sim.task import Task as AnyTask
 
-Task: TypeAlias = "KernelTask[Any]"
+Task: TypeAlias = "AnyTask[Any]"
 Snapshot = dict[str, np.ndarray]
 
 _STEPS = 6
@@ -153,7 +153,7 @@ def check_stages(task: Task) -> None:
     _check_observations(task)
     _check_terms(task)
     _check_mask(task)
-    run_all(task.stages())
+    task.run()
     restore(task, before)
 
 
@@ -168,8 +168,8 @@ def _check_observations(task: Task) -> None:
         array.fill_(np.nan)
     task.done.fill_(value=True)
     task.seed_rng(task.seed)
-    task.reset()
-    task.observe()
+    task.run("reset")
+    task.run("observe")
     for group, array in task.obs.items():
         unwritten = _columns_not_finite(array)
         if unwritten:
@@ -183,7 +183,7 @@ def _check_terms(task: Task) -> None:
     """Simulate one step, and check that all reward terms get written."""
     _check_state(task, "where its episodes begin")
     task.terms.fill_(np.nan)
-    task.simulate()
+    task.run("act", "physics", "reward")
     _check_state(task, "after the first step")
     unwritten = _columns_not_finite(task.terms)
     if unwritten:
@@ -212,7 +212,7 @@ def _check_mask(task: Task) -> None:
     chosen = np.arange(task.num_envs) % 2 == 1
     task.done.assign(chosen)
     before = snapshot(task)
-    task.reset()
+    task.run("reset")
     for name, values in snapshot(task).items():
         if values[~chosen].tobytes() != before[name][~chosen].tobytes():
             raise ShoalError(
@@ -236,12 +236,12 @@ def check_capture(task: Task) -> None:
     task.restart(task.seed)
     _draw_actions(task, rng)
     with LaunchLog() as log:
-        run_all(task.stages())
+        task.run()
     undeclared = _undeclared(task, log)
     values = [array.numpy().copy() for _, array in undeclared]
     for _ in range(_STEPS - 1):
         _draw_actions(task, rng)
-        run_all(task.stages())
+        task.run()
     for (name, array), old in zip(undeclared, values, strict=True):
         if array.numpy().tobytes() != old.tobytes():
             raise ShoalError(
@@ -268,7 +268,7 @@ def _differing_if_captured(task: Task) -> set[str]:
             f"{_ONLY_LAUNCHES}"
         )
     differing = _differing(start, snapshot(task))
-    plain, again = (_after(task, start, partial(run_all, task.stages())) for _ in range(2))
+    plain, again = (_after(task, start, task.run) for _ in range(2))
     try:
         captured = _after(task, start, task.graph.launch)
     except RuntimeError as error:  # CUDA instantiates a graph when it is launched first.

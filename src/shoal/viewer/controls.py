@@ -6,7 +6,7 @@ from typing import Literal
 
 import viser
 
-from shoal.sim.kernel_task import CommandRange
+from shoal.sim.task import CommandRange
 from shoal.viewer.playback import EnvStatus
 
 Action = Literal["pause", "step", "reset", "load", "push"]

@@ -10,6 +10,7 @@ import pytest
 from support.diverged_envs import RUNAWAY, act, bouncing, dump_of, part_of, step_until_lost
 
 from shoal.sim.engines.engine import STATE_ROWS
+from shoal.sim.graphs import HostStage
 from shoal.sim.nan.history import MOST_ENVIRONMENTS
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def test_where_the_task_writes_the_state_that_is_noted() -> None:
     rng = np.random.default_rng(0)
     for step in range(1, 9):
         if step == 7:
-            task.wanted.fill_(value=True)  # The cart is shoved after this step.
+            task.shove(0, 1, 2)  # The cart is shoved after this step.
         act(task, rng)
     lose(task, 0, 1, 2)
     task.step()
@@ -149,7 +150,7 @@ def test_all_that_a_step_starts_from_is_named(engine: str) -> None:
 def test_on_a_gpu_it_is_part_of_the_graph() -> None:
     on_gpu, on_cpu = (bouncing(engine="warp", device=device, runaway=RUNAWAY) for device in ("cuda:0", "cpu"))
     assert on_gpu.graph.is_captured
-    assert all(not hasattr(stage, "run") for stage in on_gpu.stages())  # No host call among them.
+    assert all(not isinstance(call, HostStage) for _, call in on_gpu.stages())  # No host call among them.
     assert abs(step_until_lost(on_gpu) - step_until_lost(on_cpu)) <= 1
     (there,), (here,) = dump_of(on_gpu).envs, dump_of(on_cpu).envs
     assert (there.env, there.states.shape) == (here.env, here.states.shape)

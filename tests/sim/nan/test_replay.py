@@ -155,7 +155,7 @@ def test_where_the_task_has_written_the_state_nothing_is_compared() -> None:
     rng = np.random.default_rng(0)
     for _ in range(10):
         act(task, rng)
-    task.wanted.fill_(value=True)
+    task.shove(0, 1, 2)
     while not task.divergences.numpy().any():
         act(task, rng)
     dump = dump_of(task)

@@ -16,7 +16,7 @@ import pytest
 from shoal.tasks.gymnasium_v5.specs import SPECS
 
 if TYPE_CHECKING:
-    from shoal.tasks.gymnasium_v5.base import GymnasiumTask
+    from shoal.tasks.gymnasium_v5.tasks import GymnasiumTask
     from shoal.tasks.registry import TaskSpec
 
 STEPS = 10
@@ -31,7 +31,7 @@ FORCES = 3e-3
 as much as one digit of 32 bits is worth in the stiffest constraint."""
 
 
-def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask[Any]]:
+def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask]:
     """Return the task on both engines, with one model that both can simulate."""
     task: Any = spec.load_builder()
     model = task.build_model(replace(spec.env, engine="warp"))
@@ -72,8 +72,10 @@ def test_both_engines_show_the_same(spec: TaskSpec) -> None:
     native, warp = on_both_engines(spec)
     rng = np.random.default_rng(0)
     low, high = SMALL_ACTIONS * native.model.actuator_ctrlrange.T
-    for _ in range(STEPS):
+    for step in range(STEPS):
         for name, field in native.engine.fields.items():
+            if step == 0 and name not in warp.engine.begun:
+                continue  # Rewards alone read it: MuJoCo Warp derives it in the first physics step.
             values = field.numpy()
             np.testing.assert_allclose(
                 warp.data(name).numpy(), values, rtol=0, atol=allowed(name, values), err_msg=name

@@ -22,7 +22,8 @@ COMPUTED = 4e-6
 def tolerance(spec: TaskSpec, term: str, value: float, info: dict[str, Any], step_dt: float) -> float:
     """How far a term may be off. A speed is a difference of two rounded positions, divided by the time between."""
     if term == "reward_forward":
-        weight = getattr(spec.env, f"{term}_weight")
+        env: Any = spec.env
+        weight = env.rewards.reward_forward.weight
         # The centre of masses, or of the torso one physics step ago, is within a metre of the torso's.
         return weight * ROUNDING * (abs(info["x_position"]) + 1.0) / step_dt + COMPUTED * abs(value)
     return COMPUTED * (1.0 + abs(value))
@@ -62,5 +63,5 @@ def test_two_hundred_random_steps_are_gymnasiums(spec: TaskSpec) -> None:
                 np.testing.assert_array_equal(twins.speeds[env], twins.originals[env].data.qvel)
         twins.begin(np.flatnonzero(done).tolist())
         ended += int(done.sum())
-    may_end = any(name.startswith("healthy") for name in dir(spec.env)) or task.max_episode_length < 200
+    may_end = bool(task.terminations) or task.max_episode_length < 200
     assert (ended > 0) is may_end

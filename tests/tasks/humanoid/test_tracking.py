@@ -38,7 +38,7 @@ def task() -> Tracking:
 
 def rewards(task: Tracking) -> dict[str, np.ndarray]:
     """Return the terms for the present state, as if it were that after a step."""
-    task.compute_rewards()
+    task.run("reward")
     task.terminated.zero_()
     task.truncated.zero_()
     return dict(zip(task.reward_terms, task.terms.numpy().T.copy(), strict=True))
@@ -97,7 +97,7 @@ def test_a_robot_that_leaves_the_motion_is_terminated_by_its_distance_or_only_it
         ({"z": [0.21, 0.21]}, [True] * 4),
     ):
         task = Tracking(from_plain(config, {"events": {"start": moved}}), num_envs=4, device="cpu", seed=3)
-        task.compute_rewards()
+        task.run("reward")
         assert task.done_terms.numpy().tolist() == [expected] * 4
 
 
@@ -126,11 +126,11 @@ def test_new_episodes_begin_where_others_failed() -> None:
     arrays["known_failure"].fill_(100)
     adaptive.done.fill_(value=True)
     adaptive.time_out.fill_(value=True)
-    adaptive.reset()
+    adaptive.run("reset")
     frames = adaptive.start_frame.numpy()
     assert 90 <= frames.min() < frames.max() <= 100
     arrays["known_failure"].fill_(0)  # Nobody has failed: anywhere.
-    adaptive.reset()
+    adaptive.run("reset")
     assert len(np.unique(adaptive.start_frame.numpy())) > 100
 
 
@@ -138,7 +138,7 @@ def test_where_others_failed_is_known_without_a_metric() -> None:
     config = HUMANOID.change(metrics=dict.fromkeys(HUMANOID.terms("metrics")))
     task = Tracking(config, num_envs=2, device="cpu", seed=1)
     task.arrays["own_failure"].fill_(7)
-    task.compute_rewards()
+    task.run("reward")
     assert task.state_values["known_failure"].numpy().tolist() == [7, 7]
     assert task.state_values["last_frame"].numpy().tolist() == task.state_values["start_frame"].numpy().tolist()
 
@@ -153,7 +153,7 @@ def test_a_failure_is_known_to_the_others_until_the_episode_after_it_does_not_fa
     assert task.metric_values.numpy()[:, names.index("failed_share")].tolist() == [1.0] * ENVS
     task.done.fill_(value=True)
     task.time_out.fill_(value=True)
-    task.reset()
+    task.run("reset")
     assert not task.state_values["own_failure"].numpy().any()
 
 

@@ -144,8 +144,8 @@ def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_i
     task.qvel.numpy()[:] = rng.normal(size=task.qvel.shape)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
-    task.compute_rewards()
-    task.observe()
+    task.run("reward")
+    task.run("observe")
     commands, velocity = task.command_array.numpy(), np.zeros(6)
     assert {*commands[:, 6]} == {0.0, 1.0}
     for env, command in enumerate(commands):

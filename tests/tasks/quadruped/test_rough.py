@@ -116,7 +116,7 @@ def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool =
     task.arrays["walked_distance"].fill_(walked)
     task.done.fill_(value=True)
     task.time_out.fill_(not failed)
-    task.reset_state()
+    task.run("reset")
     assert not task.arrays["commanded_distance"].numpy().any()
     return levels_of(task)
 
@@ -171,7 +171,7 @@ def test_progress_is_the_way_along_the_command_also_where_no_metric_shows_it(is_
     commands[:, 1] = (-0.5, -0.3, 0.5, 0.0, 0.0, 0.0)
     commands[3:, 0] = (0.5, 0.0, -0.5)
     task.command_array.assign(commands)
-    task.compute_rewards()
+    task.run("reward")
     assert task.arrays["commanded_distance"].numpy() / 0.02 == pytest.approx([0.5, 0.3, 0.5, 0.5, 0.0, 0.5])
     assert task.arrays["walked_distance"].numpy() / 0.02 == pytest.approx([0.4, 0.3, 0.0, 0.0, 0.0, 0.0], abs=1e-6)
 

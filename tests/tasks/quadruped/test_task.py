@@ -56,14 +56,14 @@ def test_reward_terms_are_what_their_names_say() -> None:
         name: array.numpy().copy()
         for name, array in {
             "action": task.action,
-            "joint_vel": task.rows("qvel"),
+            "joint_vel": task.qvel,
             "feet": task.arrays["contacts/feet/position"],
             "air_time": task.arrays["contacts/feet/air_time"],
             "contact_time": task.arrays["contacts/feet/contact_time"],
         }.items()
     }
     task.actions.assign(np.random.default_rng(1).normal(0.0, 1.0, task.actions.shape).astype(np.float32))
-    task.simulate()  # Up to the terms: nothing is reset yet.
+    task.run("act", "physics", "reward")  # Up to the terms: nothing is reset yet.
     qpos, qvel = task.qpos.numpy(), task.qvel.numpy()
     actions, command = task.actions.numpy(), task.command_array.numpy()
     speed, turning = in_base(qpos[:, 3:7], qvel[:, :3]), qvel[:, 3:6]

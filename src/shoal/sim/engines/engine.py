@@ -5,7 +5,7 @@ Field names are MuJoCo's, and so is their meaning. A field has one row for each 
 of 9 a matrix, of as many; a quaternion is a `wp.vec4`, with its real part first.
 
 After a step, derived fields describe the state before its last physics step, as after MuJoCo's own `mj_step`. Where
-`reset_state` or `interval_events` wrote the state, or with `--env.fresh-observations` everywhere, those that are read
+events or commands wrote the state, or with `--env.fresh-observations` everywhere, those that are read
 before the next step describe the new one.
 `qpos`, `qvel` and the other fields of the state are always current.
 """
@@ -100,7 +100,7 @@ class Engine(ABC):
     def data(self, name: str, *, after_physics_only: bool = False) -> wp.array:
         """Return a field of `MjData`. Shape (num_envs,) or (num_envs, rows), see above.
 
-        Kernels may write controls at any time, and the state in `reset_state` and `interval_events` of a task. A field
+        Kernels may write controls at any time, and the state in events and commands. A field
         that is read only until then, as by rewards, need not be derived from what they write.
         """
         if name not in self.fields:
@@ -125,8 +125,8 @@ class Engine(ABC):
     def parameter(self, name: str) -> wp.array:
         """Return a field of `MjModel`, with values of its own for each environment, at first the model's.
 
-        A field of ``MjOption`` is named ``opt.gravity``. Kernels may write it in `MujocoTask.randomize`, and if
-        `changing` names it, in `reset_state` and `interval_events`.
+        A field of ``MjOption`` is named ``opt.gravity``. Kernels may write it in events of mode `startup`, and if
+        `changing` names it, in others.
         """
         if name not in self.parameters:
             if name not in MODEL_FIELDS:
@@ -192,11 +192,11 @@ class Engine(ABC):
         """Set the state of the environments of the mask `done`, (num_envs,), to the model's own, and clear controls."""
 
     @abstractmethod
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True, everywhere: bool = False) -> None:
-        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the rest there.
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
+        """Read what kernels wrote where `done` or `moved`, each (num_envs,), and derive the fields of `begun` there.
 
-        That is the state, and the parameters that change. `moved` is cleared. Without `all_fields`, only fields of
-        `begun` have to be derived; `everywhere` these are derived for all environments.
+        That is the state, and the parameters that change. `moved` is cleared. `everywhere` they are derived for all
+        environments.
         """
 
     @abstractmethod

@@ -102,7 +102,7 @@ class NativeEngine(Engine):
             for theirs, ours in self._state + self._controls:
                 ours[ids] = theirs[ids]
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True, everywhere: bool = False) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
         """Read the state and the parameters of some environments, and derive the rest."""
         mask = moved.numpy()
         ids = np.flatnonzero(done.numpy() | mask)
@@ -114,7 +114,7 @@ class NativeEngine(Engine):
         if self.derives_constants and ids.size:
             self._run(lambda: self._batch.set_const(ids))
         # Fields that are read later only cost little where few environments are derived.
-        stage = self.stage(self.derived & self.begun) if everywhere and not all_fields else self._stage
+        stage = self.stage(self.derived & self.begun) if everywhere else self._stage
         if stage is None:
             return
         ids = np.arange(self.num_envs) if everywhere else ids

@@ -147,11 +147,9 @@ class WarpEngine(Engine):
         self._cleared.overflow = wp.clone(self._data.overflow)  # `take_warnings` reports the earlier ones, too.
         # Each step computes contacts and the mass matrix before it reads them.
         self._cleared.naconmax, self._cleared.M = 0, self._data.M[:, :0]
-        self._passes = {
-            is_full: (names, self._row_copies(names))
-            for is_full, names in ((True, derived), (False, derived & self.begun))
-        }
-        """What `forward` derives, with `all_fields` and without, and the copies of its rows."""
+        self._begun = derived & self.begun
+        """What `forward` derives."""
+        self._copies = self._row_copies(self._begun)
 
     def _needs_cameras(self) -> bool:
         """Return whether a field or a sensor needs the poses of cameras or lights."""
@@ -212,18 +210,17 @@ class WarpEngine(Engine):
         if not self.is_on_host or done.numpy().any():
             mjw.reset_data(self._usual, self._cleared, reset=done)
 
-    def forward(self, done: wp.array, moved: wp.array, *, all_fields: bool = True, everywhere: bool = False) -> None:
+    def forward(self, done: wp.array, moved: wp.array, *, everywhere: bool = False) -> None:
         """Derive the rest for some environments. The pass runs over all; its results for the others are dropped."""
         if self.is_on_host and not everywhere and not (done.numpy() | moved.numpy()).any():
             return
         if self.derives_constants:
             mjw.set_const(self._model, self._pass, restore=False)  # It ends with kinematics of all environments.
-        names, copies = self._passes[all_fields]
-        if names:
-            self._derive(names)
-            dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in names))
+        if self._begun:
+            self._derive(self._begun)
+            dim = (self.num_envs, sum(rows_of(self.fields[name]).shape[1] for name in self._begun))
             chosen = self._everywhere if everywhere else done
-            wp.launch(copy_rows_where, dim=dim, inputs=[chosen, moved, copies], device=self.device)
+            wp.launch(copy_rows_where, dim=dim, inputs=[chosen, moved, self._copies], device=self.device)
         moved.zero_()
 
     def _derive(self, names: set[str]) -> None:

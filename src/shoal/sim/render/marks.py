@@ -1,6 +1,6 @@
 """Marks: arrows, spheres and ghosts that a task draws beside its scene, in videos and viewers.
 
-A task returns them for one environment in `KernelTask.marks`. Only what draws calls it: a step does not.
+A task returns them for one environment in `Task.marks`. Only what draws calls it: a step does not.
 """
 
 from __future__ import annotations

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from shoal.config.checks import above, at_least
-from shoal.config.env import EnvConfig, MujocoConfig
+from shoal.config.env import EnvConfig
+from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.terms import Action, Done, Event, Obs, Reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CartpoleConfig(EnvConfig):
+class PlantConfig(EnvConfig):
     """The cart, the pole, the rail, and how often the cart is pushed.
 
-    Masses, length and force limit are those of Barto, Sutton and Anderson, "Neuronlike adaptive elements that
+    Masses and length are those of Barto, Sutton and Anderson, "Neuronlike adaptive elements that
     can solve difficult learning control problems", IEEE Transactions on Systems, Man, and Cybernetics 13
     (1983), p. 841.
     """
@@ -30,14 +32,20 @@ class CartpoleConfig(EnvConfig):
     """Distance from the hinge to the middle of the pole [m]; Barto et al."""
     gravity: Annotated[float, above(0)] = 9.81
     """Acceleration of free fall [m/s^2]; Barto et al. round it to 9.8."""
-    force_limit: Annotated[float, above(0)] = 10.0
-    """Force on the cart at action 1 [N]; actions are clipped to [-1, 1]. Barto et al."""
     rail_half_length: Annotated[float, above(0)] = 2.4
     """The episode fails where the cart is further than this from the middle [m]; Barto et al."""
     physics_dt: Annotated[float, above(0)] = 0.01
     """Time step of the integrator [s]; the DeepMind Control Suite's."""
     decimation: Annotated[int, at_least(1)] = 2
     """Physics steps for each action. The defaults give 50 actions a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CartpoleConfig(PlantConfig):
+    """What the kernels of the tasks need beside it."""
+
+    force_limit: Annotated[float, above(0)] = 10.0
+    """Force on the cart at action 1 [N]; actions are clipped to [-1, 1]. Barto et al."""
     cart_speed_scale: Annotated[float, above(0)] = 5.0
     """Speed of the cart that is observed as 1 [m/s]; with full force the default cart reaches it in 1.4 m."""
     pole_speed_scale: Annotated[float, above(0)] = 8.0
@@ -96,6 +104,46 @@ class SwingupConfig(CartpoleConfig):
     Control Suite's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwingupMujocoConfig(SwingupConfig, MujocoConfig):
+@dataclass(frozen=True, kw_only=True)
+class SwingupMujocoConfig(PlantConfig, TermsConfig):
     """The same cart-pole, simulated by MuJoCo."""
+
+
+_USUAL = SwingupConfig()
+_CART, _POLE = _USUAL.reset_cart_speed_range, _USUAL.reset_pole_speed_range
+_PLACE, _ANGLE = _USUAL.reset_position_range, _USUAL.reset_angle_range
+_RESET = "reset_joints_by_offset"
+
+SWINGUP_MUJOCO = task_config(
+    SwingupMujocoConfig,
+    actions={"force": Action("joint_effort", actuators="push", scale=_USUAL.force_limit, clip=1.0)},
+    observations={
+        "policy": {
+            "position": Obs("joint_pos", joints="x", scale=1.0 / _USUAL.rail_half_length),
+            "sine": Obs("joint_pos_sin", joints="theta"),
+            "cosine": Obs("joint_pos_cos", joints="theta"),
+            "cart_speed": Obs("joint_vel_rel", joints="x", scale=1.0 / _USUAL.cart_speed_scale),
+            "pole_speed": Obs("joint_vel_rel", joints="theta", scale=1.0 / _USUAL.pole_speed_scale),
+        }
+    },
+    rewards={
+        "swung_up": Reward(
+            "shoal.tasks.cartpole.terms:swung_up",
+            weight=_USUAL.swung_up_weight,
+            centred_margin=_USUAL.centred_margin,
+            slow_margin=_USUAL.slow_margin,
+        )
+    },
+    terminations={
+        "off_the_rail": Done(
+            "joint_pos_out_of_manual_limit",
+            joints="x",
+            bounds=(-_USUAL.rail_half_length, _USUAL.rail_half_length),
+        )
+    },
+    events={
+        "cart": Event(_RESET, "reset", joints="x", position=(-_PLACE, _PLACE), velocity=(-_CART, _CART)),
+        "pole": Event(_RESET, "reset", joints="theta", position=(-_ANGLE, _ANGLE), velocity=(-_POLE, _POLE)),
+    },
+)
+"""Swing-up with MuJoCo's dynamics, as terms; the numbers are those of `SwingupConfig`."""

@@ -181,12 +181,3 @@ def observe_cartpole(
     observation[env, 2] = wp.cos(qpos[env, 1])
     observation[env, 3] = qvel[env, 0] * scales[1]
     observation[env, 4] = qvel[env, 1] * scales[2]
-
-
-@wp.kernel(enable_backward=False)
-def apply_cartpole_actions(
-    actions: wp.array2d[wp.float32], force_limit: wp.float32, ctrl: wp.array2d[wp.float32]
-) -> None:
-    """Write the force of an action to MuJoCo's controls [N]."""
-    env = wp.tid()
-    ctrl[env, 0] = force_limit * wp.clamp(actions[env, 0], -1.0, 1.0)

@@ -12,12 +12,12 @@ import numpy as np
 from mujoco.batch import Batch
 
 from shoal.sim.render.surroundings import add_surroundings
-from shoal.tasks.cartpole.config import CartpoleConfig
+from shoal.tasks.cartpole.config import CartpoleConfig, PlantConfig
 
 MODEL = Path(__file__).with_name("cartpole.xml")
 
 
-def spec_of(config: CartpoleConfig) -> mujoco.MjSpec:
+def spec_of(config: PlantConfig) -> mujoco.MjSpec:
     """Return the cart-pole of `config`, without shapes; its control is the force on the cart in newtons."""
     spec = mujoco.MjSpec.from_file(str(MODEL))
     spec.option.timestep, spec.option.gravity = config.physics_dt, (0.0, 0.0, -config.gravity)
@@ -29,7 +29,7 @@ def spec_of(config: CartpoleConfig) -> mujoco.MjSpec:
     return spec
 
 
-def scene(config: CartpoleConfig) -> mujoco.MjModel:
+def scene(config: PlantConfig) -> mujoco.MjModel:
     """Return the same cart-pole with shapes, a rail and a light, for videos and viewers."""
     spec = spec_of(config)
     shapes, rail = mujoco.mjtGeom, config.rail_half_length

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from shoal.config import FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig, ppo
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
-from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig, SwingupMujocoConfig
+from shoal.tasks.cartpole.config import SWINGUP_MUJOCO, BalanceConfig, SwingupConfig
 from shoal.tasks.registry import TaskSpec
 
 _PPO = ppo(64, 64, steps=64, entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005)
@@ -75,7 +75,7 @@ SPECS = (
         _SWINGUP,
         name="Cartpole-Swingup-Mujoco",
         summary="The same, simulated by MuJoCo: MuJoCo Warp on a GPU, MuJoCo's C engine on the CPU.",
-        env=SwingupMujocoConfig(),
+        env=SWINGUP_MUJOCO,
         builder="shoal.tasks.cartpole.mujoco_task:SwingupMujoco",
         gpu_bytes_per_env=2_590,
         reference=None,

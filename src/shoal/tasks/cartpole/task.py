@@ -14,60 +14,16 @@ from shoal.tasks.cartpole.config import BalanceConfig, CartpoleConfig, SwingupCo
 if TYPE_CHECKING:
     import mujoco
 
-ConfigT = TypeVar("ConfigT", bound=Any)
-CartpoleConfigT = TypeVar("CartpoleConfigT", bound=CartpoleConfig)
+ConfigT = TypeVar("ConfigT", bound=CartpoleConfig)
 
 
-class CartpoleState(KernelTask[ConfigT]):
-    """First states, observations and rewards of the cart-pole, in whatever engine.
-
-    `qpos` has x [m] and theta [rad], `qvel` x' [m/s] and theta' [rad/s]. Shapes (num_envs, 2).
-    """
+class Cartpole(KernelTask[ConfigT]):
+    """First states, observations and rewards of the cart-pole."""
 
     observations: ClassVar = {"policy": 5}
     num_actions = 1
     start_angle: ClassVar[float] = math.pi
     """Angle of the pole when an episode begins [rad]."""
-    qpos: wp.array
-    qvel: wp.array
-
-    def allocate(self) -> None:
-        """Make the constants of the kernels."""
-        config = self.config
-        self.plant = kernels.plant_of(config)
-        ranges = (config.reset_position_range, config.reset_angle_range)
-        self.reset_ranges = wp.vec4(*ranges, config.reset_cart_speed_range, config.reset_pole_speed_range)
-        scales = (config.rail_half_length, config.cart_speed_scale, config.pole_speed_scale)
-        self.scales = wp.vec3(*(1.0 / scale for scale in scales))
-
-    def scene(self) -> mujoco.MjModel:
-        """Return the cart-pole with shapes."""
-        from shoal.tasks.cartpole import model  # Training needs no MuJoCo.
-
-        return model.scene(self.config)
-
-    def reset_state(self) -> None:
-        """Write the first states of new episodes."""
-        inputs = [self.done, self.start_angle, self.reset_ranges]
-        self.launch(kernels.reset_cartpole, inputs, [self.rng, self.qpos, self.qvel])
-
-    def observe(self) -> None:
-        """Write the observations."""
-        self.launch(kernels.observe_cartpole, inputs=[self.qpos, self.qvel, self.scales], outputs=[self.obs["policy"]])
-
-    def simulate_swingup(self) -> None:
-        """Push the cart for the steps of `plant`, and compute rewards and terminations of swinging up."""
-        config = self.config
-        margins = (config.centred_margin, config.slow_margin)
-        self.launch(
-            kernels.simulate_swingup,
-            inputs=[self.actions, self.plant, config.rail_half_length, *margins],
-            outputs=[self.qpos, self.qvel, self.terms, self.terminated],
-        )
-
-
-class Cartpole(CartpoleState[CartpoleConfigT]):
-    """Base class of the tasks whose dynamics are kernels."""
 
     @property
     def step_dt(self) -> float:
@@ -76,10 +32,21 @@ class Cartpole(CartpoleState[CartpoleConfigT]):
 
     def allocate(self) -> None:
         """Make the state array and the constants of the kernels."""
-        super().allocate()
+        config = self.config
+        self.plant = kernels.plant_of(config)
+        ranges = (config.reset_position_range, config.reset_angle_range)
+        self.reset_ranges = wp.vec4(*ranges, config.reset_cart_speed_range, config.reset_pole_speed_range)
+        scales = (config.rail_half_length, config.cart_speed_scale, config.pole_speed_scale)
+        self.scales = wp.vec3(*(1.0 / scale for scale in scales))
         self.state: Any = self.array("state", 4)
         """Rows of x [m], theta [rad], x' [m/s] and theta' [rad/s]. Shape (num_envs, 4)."""
         self.qpos, self.qvel = self.state[:, :2], self.state[:, 2:]
+
+    def scene(self) -> mujoco.MjModel:
+        """Return the cart-pole with shapes."""
+        from shoal.tasks.cartpole import model  # Training needs no MuJoCo.
+
+        return model.scene(self.config)
 
     def positions(self) -> wp.array:
         """Return x [m] and theta [rad]. Shape (num_envs, 2)."""
@@ -87,7 +54,12 @@ class Cartpole(CartpoleState[CartpoleConfigT]):
 
     def reset(self) -> None:
         """Begin new episodes where done."""
-        self.reset_state()
+        inputs = [self.done, self.start_angle, self.reset_ranges]
+        self.launch(kernels.reset_cartpole, inputs, [self.rng, self.qpos, self.qvel])
+
+    def observe(self) -> None:
+        """Write the observations."""
+        self.launch(kernels.observe_cartpole, inputs=[self.qpos, self.qvel, self.scales], outputs=[self.obs["policy"]])
 
 
 class Balance(Cartpole[BalanceConfig]):
@@ -114,4 +86,9 @@ class Swingup(Cartpole[SwingupConfig]):
 
     def simulate(self) -> None:
         """Push the cart, and compute rewards and terminations."""
-        self.simulate_swingup()
+        margins = (self.config.centred_margin, self.config.slow_margin)
+        self.launch(
+            kernels.simulate_swingup,
+            inputs=[self.actions, self.plant, self.config.rail_half_length, *margins],
+            outputs=[self.qpos, self.qvel, self.terms, self.terminated],
+        )

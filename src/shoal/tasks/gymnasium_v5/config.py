@@ -1,180 +1,224 @@
-"""Settings of Gymnasium's MuJoCo tasks. The defaults are those of Gymnasium 1.4; units are SI.
+"""Gymnasium's MuJoCo tasks as terms. The numbers are those of Gymnasium 1.4; units are SI.
 
-An instance for each task stands below the classes, and `shoal.tasks.gymnasium_v5.specs` names them. Time steps
-are the models': `episode_length_s` is the number of steps that Gymnasium registers, in seconds.
+Time steps are those of the models: `episode_length_s` is the number of steps that Gymnasium registers, in seconds. The
+rewards have the names of Gymnasium's `info`.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Any
 
-from shoal.config.checks import Rule, above, at_least
-from shoal.config.env import MujocoConfig
+from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.terms import Action, Done, DoneTerm, Event, EventTerm, Obs, ObsTerm, Reward
 
-_INTERVAL = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
-
-
-@dataclass(frozen=True, kw_only=True)
-class GymnasiumConfig(MujocoConfig):
-    """Settings of all eleven tasks."""
-
-    physics_dt: float | None = 0.01
-    decimation: int = 5
-    episode_length_s: float = 50.0  # 1,000 steps of 0.05 s.
-    reset_position_noise: Annotated[float, at_least(0)] = 0.1
-    """First positions [m, rad] are at most this far from the model's own, each number of a quaternion too. Of an arm,
-    the joints alone."""
-    reset_speed_noise: Annotated[float, at_least(0)] = 0.1
-    """First speeds are at most this far from zero [m/s, rad/s]; in Ant, HalfCheetah and InvertedDoublePendulum, it is
-    their standard deviation."""
+_ALL = ".*"
+_OWN = "shoal.tasks.gymnasium_v5.terms:"
+_BODIES = "(?!world).*"
+_NO_LIMIT = math.inf
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendulumConfig(GymnasiumConfig):
-    """`InvertedPendulum-v5`."""
-
-    physics_dt: float | None = 0.02
-    decimation: int = 2
-    episode_length_s: float = 40.0  # 1,000 steps of 0.04 s.
-    reward_survive_weight: float = 1.0
-    """Reward of a step in which the pole did not fall."""
-    healthy_angle: Annotated[float, above(0)] = 0.2
-    """The episode ends where the pole leans further [rad]."""
-    reset_position_noise: float = 0.01
-    reset_speed_noise: float = 0.01
+def _task(limit: float = 1.0, **groups: Any) -> TermsConfig:  # noqa: ANN401  As `task_config` takes them.
+    """Return a task whose actions are the controls, within ± a limit."""
+    actions = {"ctrl": Action("control", actuators=_ALL, scale=1.0, clip=limit)}
+    groups["observations"] = {"policy": groups["observations"]}
+    return task_config(TermsConfig, actions=actions, **groups)
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoublePendulumConfig(GymnasiumConfig):
-    """`InvertedDoublePendulum-v5`."""
-
-    reward_survive_weight: float = 10.0
-    """Reward of a step in which the poles did not fall."""
-    distance_penalty_weight: float = 1.0
-    """Weight of -(0.01 x² + (z - 2 m)²), with x and z of the tip of the upper pole."""
-    velocity_penalty_weight: float = 1.0
-    """Weight of -(0.001 v² + 0.005 w²), with the angular speeds of the lower and of the upper pole."""
-    healthy_height: float = 1.0
-    """The episode ends where the tip is not above this height [m]."""
+def _noise(scale: float, *, normal_speeds: bool = False) -> dict[str, Any]:
+    """Return the event that moves first positions by up to a scale, and draws speeds."""
+    return {"noise": Event(f"{_OWN}reset_noise", "reset", reset_noise_scale=scale, normal_speeds=normal_speeds)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReachConfig(GymnasiumConfig):
-    """`Reacher-v5`, and shared settings of `Pusher-v5`."""
-
-    decimation: int = 2
-    episode_length_s: float = 1.0  # 50 steps of 0.02 s.
-    reward_dist_weight: float = 1.0
-    """Weight of the distance to the goal [1/m], taken negative."""
-    reward_ctrl_weight: float = 1.0
-    """Weight of the sum of the actions' squares, taken negative."""
-    reset_speed_noise: float = 0.005
+def _arm_noise(joints: str, position: float) -> EventTerm:
+    """Return the event that moves the joints of an arm by up to a distance [rad], and draws small speeds."""
+    ranges: dict[str, Any] = {"position": (-position, position), "velocity": (-0.005, 0.005)}
+    return Event("reset_joints_by_offset", "reset", joints=joints, **ranges)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PushConfig(ReachConfig):
-    """`Pusher-v5`."""
-
-    decimation: int = 5
-    episode_length_s: float = 5.0  # 100 steps of 0.05 s.
-    reward_near_weight: float = 0.5
-    """Weight of the distance from the fingertip to the object [1/m], taken negative."""
-    reward_ctrl_weight: float = 0.1
-    """Weight of the sum of the actions' squares, taken negative."""
-    reset_position_noise: float = 0.0
+def _joints(positions: str = _ALL, speeds: str = _ALL, clip: float = 0.0) -> dict[str, Any]:
+    """Return the observations of positions of joints, and of speeds, within ± `clip`."""
+    return {
+        "position": Obs("joint_pos", joints=positions),
+        "velocity": Obs("joint_vel_rel", joints=speeds, clip=clip),
+    }
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(GymnasiumConfig):
-    """`HalfCheetah-v5` and `Swimmer-v5`, and shared settings of the tasks that walk."""
-
-    reward_forward_weight: float = 1.0
-    """Weight of the speed along x [s/m]."""
-    reward_ctrl_weight: float
-    """Weight of the sum of the actions' squares, taken negative."""
+def _contacts(clip: float = 0.0) -> ObsTerm:
+    """Return the observation of forces on bodies, within ± `clip`."""
+    return Obs(f"{_OWN}cfrc_ext", bodies=_BODIES, clip=clip)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WalkConfig(RunConfig):
-    """Shared settings of the tasks that may fall."""
-
-    reward_survive_weight: float = 1.0
-    """Reward of a step that ends healthy."""
-    healthy_z_range: Annotated[tuple[float, float], _INTERVAL]
-    """The episode ends where the torso's height is outside [m]."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanarConfig(WalkConfig):
-    """`Hopper-v5` and `Walker2d-v5`."""
-
-    healthy_angle_range: Annotated[tuple[float, float], _INTERVAL]
-    """The episode ends where the torso leans further [rad]."""
-    healthy_state_limit: float = math.inf
-    """The episode ends where a position [m, rad] or speed [m/s, rad/s] is not below this; x and z are left out."""
+_FREE = {
+    "height": Obs("base_height"),
+    "orientation": Obs("root_quat_w"),
+    "position": Obs("joint_pos", joints=_ALL),
+    "lin_vel": Obs("root_lin_vel_w"),
+    "ang_vel": Obs("base_ang_vel"),
+    "velocity": Obs("joint_vel_rel", joints=_ALL),
+}
+"""Positions of a robot with a free joint but for x and y, and all speeds."""
+_SURVIVE = Reward("is_alive", weight=1.0)
+_CTRL = "action_l2"
 
 
-@dataclass(frozen=True, kw_only=True)
-class TouchConfig(WalkConfig):
-    """`Ant-v5` and `Humanoid-v5`, which also observe and penalise the forces on their bodies."""
-
-    reward_contact_weight: Annotated[float, at_least(0)]
-    """Weight of the sum of the squares of the forces [1/N²] and torques on all bodies, taken negative."""
-    contact_force_limit: float = math.inf
-    """Forces [N] and torques [N m] on bodies are clipped to this, in the reward and in the observation."""
-    contact_cost_limit: float = math.inf
-    """Most that the forces can cost in one step."""
+def _run(velocity: str, forward: float, ctrl: float) -> dict[str, Any]:
+    """Return the rewards of moving along x, and of little effort."""
+    return {"reward_forward": Reward(f"{_OWN}{velocity}", weight=forward), "reward_ctrl": Reward(_CTRL, weight=-ctrl)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandupConfig(GymnasiumConfig):
-    """`HumanoidStandup-v5`."""
-
-    physics_dt: float | None = 0.003
-    episode_length_s: float = 15.0  # 1,000 steps of 0.015 s.
-    reward_linup_weight: float = 1.0
-    """Weight of the torso's height, divided by a physics step [s/m]: 333 for each metre, in each step."""
-    reward_quadctrl_weight: float = 0.1
-    """Weight of the sum of the actions' squares, taken negative."""
-    reward_impact_weight: Annotated[float, at_least(0)] = 5e-7
-    """Weight of the sum of the squares of the forces [1/N²] and torques on all bodies, taken negative."""
-    reward_survive_weight: float = 1.0
-    """Reward of each step. Gymnasium adds it without a name."""
-    impact_cost_limit: float = 10.0
-    """Most that the forces can cost in one step."""
-    reset_position_noise: float = 0.01
-    reset_speed_noise: float = 0.01
-
-
-ANT = TouchConfig(
-    reward_ctrl_weight=0.5,
-    reward_contact_weight=5e-4,
-    contact_force_limit=1.0,
-    healthy_z_range=(0.2, 1.0),
+INVERTED_PENDULUM = _task(
+    3.0,
+    decimation=2,
+    episode_length_s=40.0,  # 1,000 steps of 0.04 s.
+    observations=_joints(),
+    rewards={"reward_survive": _SURVIVE},
+    terminations={"fallen": Done("joint_pos_out_of_manual_limit", joints="hinge", bounds=(-0.2, 0.2))},
+    events=_noise(0.01),
 )
-HALF_CHEETAH = RunConfig(reward_ctrl_weight=0.1)
-HOPPER = PlanarConfig(
-    physics_dt=0.002,
+INVERTED_DOUBLE_PENDULUM = _task(
+    decimation=5,
+    episode_length_s=50.0,  # 1,000 steps of 0.05 s.
+    observations={
+        "position": Obs("joint_pos", joints="slider"),
+        "sine": Obs("joint_pos_sin", joints="hinge.*"),
+        "cosine": Obs("joint_pos_cos", joints="hinge.*"),
+        "velocity": Obs("joint_vel_rel", joints=_ALL, clip=10.0),
+        "constraint_force": Obs(f"{_OWN}qfrc_constraint", joints="slider", clip=10.0),
+    },
+    rewards={
+        "reward_survive": Reward("is_alive", weight=10.0),
+        "distance_penalty": Reward(f"{_OWN}distance_penalty", weight=-1.0, site="tip"),
+        "velocity_penalty": Reward(f"{_OWN}velocity_penalty", weight=-1.0),
+    },
+    terminations={"fallen": Done(f"{_OWN}site_below_minimum", site="tip", minimum_height=1.0)},
+    events=_noise(0.1, normal_speeds=True),
+)
+REACHER = _task(
+    decimation=2,
+    episode_length_s=1.0,  # 50 steps of 0.02 s.
+    observations={
+        "cosine": Obs("joint_pos_cos", joints="joint."),
+        "sine": Obs("joint_pos_sin", joints="joint."),
+        "target": Obs("joint_pos", joints="target_."),
+        "velocity": Obs("joint_vel_rel", joints="joint."),
+        "offset": Obs(f"{_OWN}body_offset", body="fingertip", to_body="target"),
+    },
+    rewards={
+        "reward_dist": Reward(f"{_OWN}body_distance", weight=-1.0, body="fingertip", to_body="target"),
+        "reward_ctrl": Reward(_CTRL, weight=-1.0),
+    },
+    events={
+        "noise": _arm_noise("joint.", 0.1),
+        "target": Event(
+            f"{_OWN}reset_point", "reset", joints="target_.", x=(-0.2, 0.2), y=(-0.2, 0.2), distance=(-1.0, 0.2)
+        ),
+    },
+)
+PUSHER = _task(
+    2.0,
+    decimation=5,
+    episode_length_s=5.0,  # 100 steps of 0.05 s.
+    observations=_joints("r_.*", "r_.*")
+    | {body: Obs(f"{_OWN}body_pos", body=body) for body in ("tips_arm", "object", "goal")},
+    rewards={
+        "reward_dist": Reward(f"{_OWN}body_distance", weight=-1.0, body="object", to_body="goal"),
+        "reward_ctrl": Reward(_CTRL, weight=-0.1),
+        "reward_near": Reward(f"{_OWN}body_distance", weight=-0.5, body="object", to_body="tips_arm"),
+    },
+    events={
+        "noise": _arm_noise("r_.*", 0.0),
+        "object": Event(
+            f"{_OWN}reset_point",
+            "reset",
+            joints="obj_.*",
+            x=(-0.3, 0.0),
+            y=(-0.2, 0.2),
+            distance=(0.17, 1.0),  # The rectangle ends before.
+        ),
+    },
+)
+HALF_CHEETAH = _task(
+    decimation=5,
+    episode_length_s=50.0,
+    observations=_joints("(?!rootx).*"),
+    rewards=_run("x_velocity", 1.0, 0.1),
+    events=_noise(0.1, normal_speeds=True),
+)
+SWIMMER = _task(
     decimation=4,
-    episode_length_s=8.0,
-    reward_ctrl_weight=1e-3,
-    healthy_z_range=(0.7, math.inf),
-    healthy_angle_range=(-0.2, 0.2),
-    healthy_state_limit=100.0,
-    reset_position_noise=5e-3,
-    reset_speed_noise=5e-3,
+    episode_length_s=40.0,
+    observations=_joints("(?!slider).*"),
+    rewards=_run("x_velocity", 1.0, 1e-4),
+    events=_noise(0.1),
 )
-HUMANOID = TouchConfig(
-    physics_dt=0.003,
-    episode_length_s=15.0,
-    reward_forward_weight=1.25,
-    reward_ctrl_weight=0.1,
-    reward_survive_weight=5.0,
-    reward_contact_weight=5e-7,
-    contact_cost_limit=10.0,
-    healthy_z_range=(1.0, 2.0),
-    reset_position_noise=0.01,
-    reset_speed_noise=0.01,
+
+
+def _planar(z: float, top: float, lean: float, **more: DoneTerm) -> TermsConfig:
+    """Return a robot in a plane that may fall: its torso is below or above a height [m], or leans too far [rad]."""
+    limit = "joint_pos_out_of_manual_limit"
+    return _task(
+        decimation=4,
+        episode_length_s=8.0,  # 1,000 steps of 0.008 s.
+        observations=_joints("(?!rootx).*", clip=10.0),
+        rewards=_run("x_velocity", 1.0, 1e-3) | {"reward_survive": _SURVIVE},
+        terminations={
+            "healthy_z": Done(limit, joints="rootz", bounds=(z, top)),
+            "healthy_angle": Done(limit, joints="rooty", bounds=(-lean, lean)),
+            **more,
+        },
+        events=_noise(5e-3),
+    )
+
+
+HOPPER = _planar(
+    *(0.7, _NO_LIMIT, 0.2),
+    healthy_state=Done("joint_pos_out_of_manual_limit", joints="(?!rootx|rootz).*", bounds=(-100.0, 100.0)),
+    healthy_speed=Done("joint_vel_out_of_manual_limit", joints=_ALL, max_velocity=100.0),
 )
-SWIMMER = RunConfig(decimation=4, episode_length_s=40.0, reward_ctrl_weight=1e-4)
-WALKER2D = replace(HOPPER, healthy_z_range=(0.8, 2.0), healthy_angle_range=(-1.0, 1.0), healthy_state_limit=math.inf)
+WALKER2D = _planar(0.8, 2.0, 1.0)
+ANT = _task(
+    decimation=5,
+    episode_length_s=50.0,
+    observations=_FREE | {"contact_force": _contacts(clip=1.0)},
+    rewards={
+        **_run("torso_x_velocity", 1.0, 0.5),
+        "reward_survive": _SURVIVE,
+        "reward_contact": Reward(
+            f"{_OWN}contact_cost", weight=-1.0, contact_cost_weight=5e-4, contact_force_range=(-1.0, 1.0)
+        ),
+    },
+    terminations={"healthy_z": Done(f"{_OWN}root_height_out_of_limit", bounds=(0.2, 1.0))},
+    events=_noise(0.1, normal_speeds=True),
+)
+_HUMANOID: dict[str, Any] = {
+    "limit": 0.4,
+    "decimation": 5,
+    "episode_length_s": 15.0,  # 1,000 steps of 0.015 s.
+    "observations": {
+        **_FREE,
+        "cinert": Obs(f"{_OWN}cinert", bodies=_BODIES),
+        "cvel": Obs(f"{_OWN}cvel", bodies=_BODIES),
+        "actuator_force": Obs(f"{_OWN}qfrc_actuator", joints=_ALL),
+        "contact_force": _contacts(),
+    },
+    "events": _noise(0.01),
+}
+_IMPACT = Reward(f"{_OWN}contact_cost", weight=-1.0, contact_cost_weight=5e-7, contact_cost_range=(-_NO_LIMIT, 10.0))
+HUMANOID = _task(
+    **_HUMANOID,
+    rewards={
+        **_run("masses_x_velocity", 1.25, 0.1),
+        "reward_survive": Reward("is_alive", weight=5.0),
+        "reward_contact": _IMPACT,
+    },
+    terminations={"healthy_z": Done(f"{_OWN}root_height_out_of_limit", bounds=(1.0, 2.0))},
+)
+HUMANOID_STANDUP = _task(
+    **_HUMANOID,
+    rewards={
+        # Gymnasium rewards the way up from the ground, as if it were that of one physics step of 0.003 s.
+        "reward_linup": Reward("base_height", weight=1.0 / 0.003),
+        "reward_quadctrl": Reward(_CTRL, weight=-0.1),
+        "reward_impact": _IMPACT,
+        "reward_survive": _SURVIVE,  # In every step: nothing ends an episode. Gymnasium has no name for it.
+    },
+)

@@ -6,20 +6,20 @@ Importable without Warp, MuJoCo and Gymnasium. Results are in docs/tasks/gymnasi
 from typing import Any
 
 from shoal.config import ppo
+from shoal.mdp.config import TermsConfig
 from shoal.tasks.gymnasium_v5 import config
-from shoal.tasks.gymnasium_v5.config import GymnasiumConfig
 from shoal.tasks.registry import TaskSpec
 
-_TASKS: dict[str, tuple[str, GymnasiumConfig, int, int]] = {
+_TASKS: dict[str, tuple[str, TermsConfig, int, int]] = {
     "Ant": ("Walk on four legs", config.ANT, 27_100, 105),
     "HalfCheetah": ("Run with two legs in a plane", config.HALF_CHEETAH, 16_400, 17),
     "Hopper": ("Hop on one leg in a plane", config.HOPPER, 8_170, 11),
     "Humanoid": ("Walk on two legs", config.HUMANOID, 42_700, 348),
-    "HumanoidStandup": ("Stand up from lying", config.StandupConfig(), 43_900, 348),
-    "InvertedPendulum": ("Keep a pole upright on a cart", config.PendulumConfig(), 5_200, 4),
-    "InvertedDoublePendulum": ("Keep a pole upright on a pole on a cart", config.DoublePendulumConfig(), 6_080, 9),
-    "Pusher": ("Push a cylinder to a goal with an arm", config.PushConfig(), 120_000, 23),
-    "Reacher": ("Touch a target with the tip of an arm", config.ReachConfig(), 6_910, 10),
+    "HumanoidStandup": ("Stand up from lying", config.HUMANOID_STANDUP, 43_900, 348),
+    "InvertedPendulum": ("Keep a pole upright on a cart", config.INVERTED_PENDULUM, 5_200, 4),
+    "InvertedDoublePendulum": ("Keep a pole upright on a pole on a cart", config.INVERTED_DOUBLE_PENDULUM, 6_080, 9),
+    "Pusher": ("Push a cylinder to a goal with an arm", config.PUSHER, 120_000, 23),
+    "Reacher": ("Touch a target with the tip of an arm", config.REACHER, 6_910, 10),
     "Swimmer": ("Swim with three links in a plane", config.SWIMMER, 7_280, 8),
     "Walker2d": ("Walk on two legs in a plane", config.WALKER2D, 17_200, 17),
 }
