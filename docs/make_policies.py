@@ -127,7 +127,7 @@ def interface(task: str, changes: dict[str, Any]) -> dict[str, Any]:
         terms = {"observations": deployment.get("observations", {}).get("policy", [])}
         terms["actions"] = list(deployment.get("actions", {}).values())
         joints = ("joint_names", "default_joint_pos", "joint_stiffness", "joint_damping", "joint_torque_limits")
-        kept = ("columns", "scale", "clip", "history_length")
+        kept = ("name", "columns", "scale", "clip", "history_length")
         return _rounded(
             {"columns": env.get_observations()["policy"].shape[-1], "step_dt": capabilities_of(env).picture().step_dt}
             | {kind: [{key: each.get(key) for key in kept} for each in found] for kind, found in terms.items()}
@@ -144,6 +144,15 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401  As JSON.
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
+def text_of(entries: dict[str, dict[str, Any]]) -> str:
+    """Return the manifest as JSON, with a line for each part of an entry."""
+    texts = [
+        f"{json.dumps(name)}: {{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in each.items())
+        for name, each in entries.items()
+    ]
+    return "{\n" + "},\n".join(texts) + "}\n}\n"
+
+
 def main() -> None:
     """Make the policies that are named, or all."""
     manifest = POLICIES / "manifest.json"
@@ -152,7 +161,7 @@ def main() -> None:
         entries = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else {}
         entries[name] = entry
         ordered = {each: entries[each] for each in RECIPES if each in entries}
-        manifest.write_text(json.dumps(ordered, indent=1) + "\n", encoding="utf-8")
+        manifest.write_text(text_of(ordered), encoding="utf-8")
 
 
 if __name__ == "__main__":

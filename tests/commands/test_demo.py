@@ -56,7 +56,7 @@ def test_a_policy_fits_the_observations_actions_and_gains_of_its_task(name: str)
 def test_the_interface_shows_other_gains_scales_and_columns() -> None:
     task = "Quadruped-Velocity-Flat"
     said = MANIFEST[task]["interface"]
-    policy = {"joint_vel": {"scale": 0.1}, "joint_pos": None}
+    policy = {"joint_vel": {"scale": 0.1}, "joint_pos": {"history_length": 2}}
     changes = {"stiffness": {".*": 33.0}, "actions": {"joint_pos": {"scale": 0.1}}, "observations": {"policy": policy}}
     now = MAKING.interface(task, changes)
     assert {key for key in said if now[key] != said[key]} == {"columns", "observations", "actions", "joint_stiffness"}

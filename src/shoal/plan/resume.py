@@ -185,8 +185,8 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
 
 def find_model_to_show(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
     """Return the model file as `find_model` does; where there is no run for `latest`, that of the shipped policy."""
-    has_run = checkpoint != "latest" or list_runs(experiment_dir(Path(log_root), spec.experiment))
-    if has_run or spec.name not in registry.shipped_policies():
+    runs = list_runs(experiment_dir(Path(log_root), spec.experiment))
+    if runs or checkpoint != "latest" or spec.name not in registry.shipped_policies():
         return find_model(log_root, spec, checkpoint)
     logger.warning("%s has no run below %s: the policy that ships with Shoal is taken.", spec.name, log_root)
     return registry.shipped_policy(spec.name)

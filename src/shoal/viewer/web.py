@@ -73,6 +73,7 @@ def show_one_of(
                         print_line(line)
                     on_served(lines[0].split()[1])
                 chosen = WebViewer(playback, scene, panel, model, config.checkpoint).run()
+                panel.set_checkpoint("", problem=f"{chosen} is being loaded.")
             menu.remove(chosen)
             menu.insert(0, chosen)
 
