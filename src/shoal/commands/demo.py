@@ -65,9 +65,7 @@ def film(config: DemoConfig) -> Episodes:
 
 def show(config: DemoConfig, print_line: Callable[[str], None]) -> None:
     """Show the policies until a signal comes, in the browser where there is a display."""
-    policies = offered(config)
-    port = free_viewer_port(next(iter(policies.values()))[0])
-    policies = {name: (replace(playing, viewer_port=port), *rest) for name, (playing, *rest) in policies.items()}
+    policies = offered(replace(config, viewer_port=free_viewer_port(config)))
     from shoal.viewer.web import show_one_of
 
     opens = config.browser and (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

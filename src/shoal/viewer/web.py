@@ -49,6 +49,7 @@ def show_one_of(
     menu = list(offered)
     with ExitStack() as page:
         server: _Server | None = None
+        token = ""
         while True:
             config, spec, model = offered[menu[0]]
             with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
