@@ -147,7 +147,8 @@ def _rounded(value: Any) -> Any:  # noqa: ANN401  As JSON.
 def text_of(entries: dict[str, dict[str, Any]]) -> str:
     """Return the manifest as JSON, with a line for each part of an entry."""
     texts = [
-        f"{json.dumps(name)}: {{\n" + ",\n".join(f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in each.items())
+        f"{json.dumps(name)}: {{\n"
+        + ",\n".join(f"  {json.dumps(key)}: {json.dumps(part)}" for key, part in each.items())
         for name, each in entries.items()
     ]
     return "{\n" + "},\n".join(texts) + "}\n}\n"
