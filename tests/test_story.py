@@ -87,7 +87,15 @@ def test_the_policy_plays_without_a_display(desk: Desk) -> None:
 
 
 def test_an_evaluation_prints_json(desk: Desk) -> None:
-    words = ("evaluate", TASK, "--num-episodes", "8", "--checkpoint", str(desk.runs[0] / "checkpoints" / "000002"))
+    words = (
+        "evaluate",
+        TASK,
+        "--json",
+        "--num-episodes",
+        "8",
+        "--checkpoint",
+        str(desk.runs[0] / "checkpoints" / "000002"),
+    )
     told = json.loads(desk.type(*words).stdout)
     summary = told["summary"]
     assert summary["episodes"] == 8

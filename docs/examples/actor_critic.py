@@ -10,12 +10,7 @@ import torch
 from rsl_rl.env import VecEnv
 from torch import nn
 
-from shoal.config import AgentConfig
-from shoal.config.checks import above, within
-from shoal.learn.groups import World
-from shoal.learn.inference import InferencePolicy, concatenated
-from shoal.learn.learner import TorchLearner
-from shoal.learn.training_env import TrainingEnv
+from shoal import AgentConfig, InferencePolicy, TorchLearner, TrainingEnv, World, above, concatenated, within
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ import mujoco
 import numpy as np
 import warp as wp
 
-from shoal import mdp
-from shoal.config import DistributionConfig, ModelConfig, RslRlConfig
+from shoal import DistributionConfig, ModelConfig, RslRlConfig, mdp
 
 ROBOT = """
 <mujoco>

@@ -16,8 +16,7 @@ from typing import ClassVar
 
 import warp as wp
 
-from shoal.config import DistributionConfig, EnvConfig, ModelConfig, RslRlConfig
-from shoal.sim.kernel_task import KernelTask
+from shoal import DistributionConfig, EnvConfig, KernelTask, ModelConfig, RslRlConfig
 
 # Small networks: this task needs no more, and on a CPU they learn many times faster than the default ones.
 ACTOR = ModelConfig(hidden_dims=(64, 64), distribution=DistributionConfig(class_name="GaussianDistribution"))

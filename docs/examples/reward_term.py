@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import warp as wp
 
-from shoal import mdp
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal import FlatVelocity, mdp
 
 
 @wp.func

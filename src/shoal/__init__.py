@@ -1,10 +1,37 @@
-"""Shoal: one command trains a robot policy on the CPU, on one GPU, or on every GPU there is."""
+"""Shoal: one command trains a robot policy on the CPU, on one GPU, or on every GPU there is.
+
+The names of `__all__`, and of `shoal.mdp`, are those to use in one's own Python. Each is imported at its first use:
+torch, Warp and MuJoCo take seconds.
+"""
 
 import contextlib
 import os
 import sys
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
+
+# The types of these names are in __init__.pyi.
+_NAMES = {
+    "api": ("Table", "evaluate", "load_policy", "make", "metrics", "runs", "train"),
+    "config": ("AgentConfig", "BaseEnvConfig", "DistributionConfig", "EnvConfig", "ModelConfig", "PpoConfig"),
+    "config.rsl_rl": ("RslRlConfig", "ppo"),
+    "config.checks": ("above", "at_least", "within"),
+    "envs.capabilities": ("Capabilities",),
+    "errors": ("ShoalError", "UsageError"),
+    "learn.groups": ("World",),
+    "learn.inference": ("InferencePolicy", "concatenated"),
+    "learn.learner": ("Learner", "TorchLearner"),
+    "learn.training_env": ("TrainingEnv",),
+    "sim.kernel_task": ("KernelTask",),
+    "sim.task": ("CommandRange",),
+    "tasks.quadruped.task": ("FlatVelocity",),
+    "tasks.registry": ("TaskSpec", "registered"),
+}
+_MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+
+__all__ = [*_MODULES]  # noqa: PLE0604  # pyright: ignore[reportUnsupportedDunderAll]
 
 PARENT = os.getppid()
 """The process that started this one. It is read before anything that takes seconds: a parent may end meanwhile."""
@@ -16,3 +43,12 @@ working directory first, where a file may have the name of a library."""
 with contextlib.suppress(OSError):  # The working directory is gone.
     if {"", os.getcwd()} & {*sys.path}:  # noqa: PTH109  pathlib is not needed for this.
         PYTHON = (sys.executable,)
+
+_ABSENT = f"module {__name__!r} has no attribute '{{}}'"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  Of any kind.
+    """Return a public name."""
+    if name not in _MODULES:
+        raise AttributeError(_ABSENT.format(name))
+    return getattr(import_module(_MODULES[name]), name)

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import sys
+import traceback
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from shoal.errors import UsageError, did_you_mean
+
+_OF_FILES = "gym:"
+"""Written before the file of environments of Gymnasium."""
 
 
 def find_class(noun: str, reference: str, accepts: Callable[[Any], bool]) -> tuple[Any, Path]:
@@ -44,9 +48,10 @@ def find_class(noun: str, reference: str, accepts: Callable[[Any], bool]) -> tup
 
 
 def absolute(reference: str) -> str:
-    """Return `path/to/file.py:Class` with an absolute path; a name stays."""
-    path, dot_py, name = reference.partition(".py:")
-    return f"{Path(path).expanduser().absolute()}{dot_py}{name}" if dot_py else reference
+    """Return `path/to/file.py:Class`, perhaps after `gym:`, with an absolute path; a name stays."""
+    library = _OF_FILES if reference.startswith(_OF_FILES) else ""
+    path, dot_py, name = reference.removeprefix(library).partition(".py:")
+    return f"{library}{Path(path).expanduser().absolute()}{dot_py}{name}" if dot_py else reference
 
 
 def load(reference: str) -> Any:  # noqa: ANN401  Any attribute.
@@ -78,7 +83,16 @@ def load_file(path: Path) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise UsageError(
-            f"The file {path} failed when it was imported ({type(error).__name__}: {error}): "
-            "run it with python to see where."
+            f"The file {path} failed when it was imported ({type(error).__name__}: {error}): look at "
+            f"{line_in(path.parent, error) or 'it'}."
         ) from error
     return module
+
+
+def line_in(folder: Path, error: Exception) -> str | None:
+    """Return the innermost line of a file in `folder` that an exception has passed, and its function, in words."""
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if Path(each.filename).parent == folder]
+    if not frames:
+        return None
+    inside = "" if frames[-1].name == "<module>" else f", in {frames[-1].name}()"
+    return f"line {frames[-1].lineno} of {frames[-1].filename}{inside}"

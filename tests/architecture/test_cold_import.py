@@ -9,7 +9,18 @@ from pathlib import Path
 import shoal
 
 PACKAGE = Path(shoal.__file__).parent
-COLD = ("__init__.py", "errors.py", "logs.py", "config/*.py", "machine/*.py", "plan/*.py", "checks/*.py", "cli/*.py")
+COLD = (
+    "__init__.py",
+    "api.py",
+    "gym.py",
+    "errors.py",
+    "logs.py",
+    "config/*.py",
+    "machine/*.py",
+    "plan/*.py",
+    "checks/*.py",
+    "cli/*.py",
+)
 COLD += ("tasks/__init__.py", "tasks/registry.py", "tasks/*/__init__.py", "tasks/*/config.py")
 HEAVY = ("torch", "warp", "mujoco", "rsl_rl", "tensordict", "torchrunx")
 

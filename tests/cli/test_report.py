@@ -253,7 +253,10 @@ def test_episodes_that_begin_with_success_are_left_out_of_its_rate_with_a_word(
 
 def test_an_evaluation_says_how_many_episodes_the_success_rate_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
     summary = summarize([episode(1.0, 5, success=True, met_at_reset=number < 3) for number in range(10)])
-    jobs = [{"name": "a", "summary": summary}, {"name": "b", "summary": summary | {"met_at_reset": 0}}]
+    jobs = [
+        {"name": name, "state": "done", "summary": summary | {"met_at_reset": met}}
+        for name, met in (("a", 3), ("b", 0))
+    ]
     print_evaluation(Path("out"), {"jobs": jobs}, ["a", "b"])
     assert capsys.readouterr().err.splitlines() == [
         "Report: out/report.html",
@@ -261,13 +264,36 @@ def test_an_evaluation_says_how_many_episodes_the_success_rate_leaves_out(capsys
     ]
 
 
-def test_an_evaluation_is_json_of_its_own_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_evaluation_is_json_of_its_own_jobs_if_that_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     jobs = [{"name": name, "summary": None} for name in "abc"]
-    print_evaluation(Path("out"), {"jobs": jobs}, ["b"])
+    print_evaluation(Path("out"), {"jobs": jobs}, ["b"], as_json=True)
     told = capsys.readouterr()
     assert (json.loads(told.out), told.err) == (jobs[1], "Report: out/report.html\n")
-    print_evaluation(Path("out"), {"jobs": jobs}, ["a", "c"])
+    print_evaluation(Path("out"), {"jobs": jobs}, ["a", "c"], as_json=True)
     assert json.loads(capsys.readouterr().out) == [jobs[0], jobs[2]]
+
+
+def test_an_evaluation_of_one_job_is_its_terms_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    told = {"terms": {"upright": 2.0}, "metrics": {"success": 1.0}, "ended": "time out", "success": True}
+    summary = summarize([episode(earned, 10) | told for earned in (1.0, 2.0, 3.0)])
+    print_evaluation(Path("out"), {"jobs": [{"name": "a", "state": "done", "summary": summary}]}, ["a"])
+    *table, line = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert table == ["term mean", "upright 2", "success 1"]
+    numbers = r"return 2\.00 \[1\..., .\...\], length 10\.0, 3 of 3 reached the time limit, success 100% \[44%, 100%\]"
+    assert re.fullmatch(rf"3 episodes, with 95% intervals: {numbers}", line), line
+
+
+def test_an_evaluation_of_several_jobs_has_a_row_for_each(capsys: pytest.CaptureFixture[str]) -> None:
+    jobs = [
+        {"name": "a", "state": "done", "summary": summarize([episode(2.0, 10), episode(2.0, 20)])},
+        {"name": "b", "state": "failed", "summary": None},
+    ]
+    print_evaluation(Path("out"), {"jobs": jobs}, ["a", "b"])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["job", "episodes", "return", "low", "high", "length", "success"],
+        ["a", "2", "2.00", "2.00", "2.00", "15.00", "-"],
+        ["b", "failed", "-", "-", "-", "-", "-"],
+    ]
 
 
 def test_an_error_is_told_on_standard_error_with_its_details_above(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def run_jobs(flags: EvaluateConfig, jobs: Sequence[Job]) -> Path:
 
 
 def compared(*words: str, out: Path) -> tuple[Comparison, list[int]]:
-    """Compare two policies of the cart-pole; return the comparison, and the number of pairs after each round."""
+    """Compare two policies of the cart-pole; return it, and the pairs after each round that another follows."""
     config, overrides = parse("compare", ["Cartpole-Balance", *words, *SHORT, "--out", str(out)])
     assert isinstance(config, ComparePoliciesConfig)
     rounds: list[int] = []
@@ -56,16 +56,23 @@ def test_two_policies_are_told_apart_before_all_episodes_are_run(tmp_path: Path)
     comparison, rounds = compared("zero", "random", *earned, out=tmp_path / "out")
     assert comparison.verdict.which == "A"  # Random pushes topple the pole earlier.
     assert comparison.verdict.mean < 0
-    assert rounds[-1] == comparison.verdict.pairs < 1000
+    assert (rounds, comparison.verdict.pairs) == ([], 64)
     swapped, _ = compared("random", "zero", *earned, out=tmp_path / "swapped")
     assert (swapped.verdict.which, swapped.verdict.mean) == ("B", -comparison.verdict.mean)
+
+
+def test_the_verdict_is_printed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--return-range", "-1", "1", "--out", str(tmp_path / "out"))
+    main.shoal(["compare", "Cartpole-Balance", "zero", "random", *words, *SHORT])
+    assert "".join(capsys.readouterr()).count("A returns more") == 1
 
 
 def test_a_policy_does_not_differ_from_itself(tmp_path: Path) -> None:
     comparison, rounds = compared("random", "random", "--num-episodes", "150", out=tmp_path)
     # The same seed and index: the same episode, also of random actions.
     assert (comparison.verdict.which, comparison.verdict.mean) == ("undecided", 0.0)
-    assert rounds == [64, 128, 150]
+    assert rounds == [64, 128]
+    assert comparison.verdict.pairs == 150
     for side in "AB":
         jobs = [job for job in read_jobs(tmp_path) if job.name.startswith(side)]
         assert [(job.first_episode, job.num_episodes) for job in jobs] == [(0, 64), (64, 64), (128, 22)]
@@ -79,7 +86,7 @@ def test_a_second_comparison_runs_only_what_is_missing(tmp_path: Path) -> None:
     episodes.write_text("\n".join(changed) + "\n", encoding="utf-8")
     comparison, rounds = compared("zero", "zero", "--num-episodes", "100", "--return-range", "0", "1100", out=tmp_path)
     assert comparison.verdict.which == "A"
-    assert rounds == [64]
+    assert (rounds, comparison.verdict.pairs) == ([], 64)
 
 
 def test_both_policies_run_in_the_environment_of_the_flags(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from support.stories import carry_out
 from tensordict import TensorDict
 
 from shoal.cli.parse import parse
-from shoal.commands.export import _onnx_file, export
+from shoal.commands.export import Exported, _onnx_file, export
 from shoal.config import ExportConfig
 from shoal.envs.vec_env import build_vec_env
 from shoal.errors import UsageError
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     return carry_out(tmp_path_factory.mktemp("logs"), *words, small=SMALL_WITH_EXPORT).run
 
 
-def export_of(run: RunDir, *words: str) -> list[str]:
+def export_of(run: RunDir, *words: str) -> Exported:
     """Do what `shoal export TASK WORDS` does."""
     return export(parse("export", [TASK, "--log-root", str(run.path.parent.parent), *words])[0])
 
@@ -71,8 +71,10 @@ def test_a_training_exports_what_its_last_checkpoint_plays(run: RunDir) -> None:
 
 def test_the_command_writes_the_same_again(run: RunDir, tmp_path: Path) -> None:
     out = tmp_path / "new" / "cartpole.onnx"
-    *metadata, last = export_of(run, "--out", str(out))
+    exported = export_of(run, "--out", str(out))
+    *metadata, last = exported.lines()
     assert last == f"Exported the policy to {out} and {out.with_suffix('.pt2')}."
+    assert exported.to_plain() == {"metadata": told_by(out), "files": [str(out), str(out.with_suffix(".pt2"))]}
     assert out.with_suffix(".pt2").is_file()
     assert told_by(out) == told_by(run.policy_onnx)
     assert sorted(metadata) == sorted(pairs(told_by(out).items()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.documented import ROOT, pages, script
 
+from shoal.learn.learner import Learner, TorchLearner
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
 from shoal.tasks.registry import registered
 
@@ -81,7 +82,13 @@ def told_of_tasks() -> Iterator[str]:
     yield f"angular speed of the pole (in units of {env.pole_speed_scale:g} rad/s)"
 
 
-@pytest.mark.parametrize("page", ["cli", "terms"])
+def test_the_page_of_learners_names_every_member_of_a_learner() -> None:
+    page = (ROOT / "docs" / "guide" / "your_own_learner.md").read_text(encoding="utf-8")
+    members = {name for cls in (Learner, TorchLearner) for name in (*vars(cls), *cls.__annotations__) if name[0] != "_"}
+    assert {name for name in members if f"`{name}`" not in page and f"`{name}(" not in page} == set()
+
+
+@pytest.mark.parametrize("page", ["cli", "terms", "python"])
 def test_a_generated_page_is_up_to_date(page: str) -> None:
     module = script(ROOT / "docs" / f"generate_{page}.py")
     assert module.render() == module.PAGE.read_text(encoding="utf-8"), f"Run: python docs/generate_{page}.py"

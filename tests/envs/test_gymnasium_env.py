@@ -17,6 +17,7 @@ from gymnasium import spaces
 from support.commands import run, start
 from torch.distributions import Categorical, kl_divergence
 
+from shoal.cli.parse import parse
 from shoal.config import CheckEnvConfig
 from shoal.envs.contract import check_env
 from shoal.envs.gymnasium_env import GymEnv, _actions_of
@@ -24,6 +25,7 @@ from shoal.envs.gymnasium_spec import CATEGORICAL, GymConfig
 from shoal.errors import UsageError
 from shoal.learn.rsl_rl.categorical import CategoricalDistribution
 from shoal.tasks.registry import resolve
+from shoal.user_code import absolute
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,5 +299,46 @@ def test_the_defaults_reach_the_threshold_that_gymnasium_states(
     shoal, words = (sys.executable, "-m", "shoal"), (f"gym:{env_id}", "--gpu-ids", "None")
     trained = start((*shoal, "train", *words, "--max-iterations", str(iterations)), tmp_path).end(timeout=1000)
     assert trained.code == 0, trained.stderr
-    evaluated = run((*shoal, "evaluate", *words, "--num-episodes", "100"), tmp_path)
+    evaluated = run((*shoal, "evaluate", *words, "--json", "--num-episodes", "100"), tmp_path)
     assert json.loads(evaluated.stdout)["summary"]["return"]["mean"] >= threshold, evaluated.stdout
+
+
+OWN = """
+import gymnasium
+from gymnasium.envs.classic_control.pendulum import PendulumEnv
+
+class Slow(PendulumEnv):
+    def __init__(self):
+        super().__init__()
+        self.max_torque = {torque}
+
+gymnasium.register("{name}", Slow, max_episode_steps=9)
+"""
+
+
+@pytest.mark.parametrize("way", ["file", "module"])
+def test_environments_of_a_file_of_ones_own_are_tasks(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / f"of_{way}.py").write_text(OWN.format(torque=0.5, name=f"Of{way.title()}-v0"), encoding="utf-8")
+    task = "gym:of_file.py:OfFile-v0" if way == "file" else "gym:of_module:OfModule-v0"
+    spec = resolve(task)
+    env = spec.build(spec.env, num_envs=2, device="cpu", seed=1)
+    assert (env.max_episode_length, env.num_actions) == (9, 1)
+    (plan,) = parse("train", [task, "--gpu-ids", "None"])
+    assert plan.task == task
+    if way == "file":
+        assert (spec.name, spec.experiment) == ("gym:of_file.py:OfFile-v0", "gym_of_file.py_OfFile-v0")
+        assert resolve(absolute(task)) == spec
+        assert absolute(task) == f"gym:{tmp_path}/of_file.py:OfFile-v0"
+
+
+def test_a_file_of_environments_that_is_not_there_or_fails_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"asks for the file .*none\.py, which does not exist"):
+        resolve(f"gym:{tmp_path}/none.py:A-v0")
+    (tmp_path / "fails.py").write_text("import math\n\ndef f():\n    math.sqrt(-1)\n\nf()\n", encoding="utf-8")
+    sentence = r"fails\.py failed when it was imported \(ValueError: .*\): look at line 4 of .*fails\.py, in f\(\)\."
+    with pytest.raises(UsageError, match=sentence):
+        resolve(f"gym:{tmp_path}/fails.py:A-v0")

@@ -60,7 +60,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The episodes of twelve jobs on one worker."""
     where = tmp_path_factory.mktemp("alone")
     file = jobs_file(where, TWELVE)
-    ended = run(evaluate("--jobs", str(file), "--out", "results", "--gpu-ids", "None"), where)
+    ended = run(evaluate("--jobs", str(file), "--json", "--out", "results", "--gpu-ids", "None"), where)
     assert ended.code == 0, ended.stderr
     assert len(json.loads(ended.stdout)) == 12
     found = episodes_in(where / "results")

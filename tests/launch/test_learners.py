@@ -57,7 +57,7 @@ def test_a_learner_trains_on_two_workers_resumes_and_is_evaluated(case: str, tmp
 
     exported = spawned.run / "exports" / "policy.onnx"
     first = exported.read_bytes()
-    words = ("--gpu-ids", "None", "--num-episodes", "2", "--out", str(tmp_path / "results"))
+    words = ("--gpu-ids", "None", "--num-episodes", "2", "--json", "--out", str(tmp_path / "results"))
     evaluated = run(shoal("evaluate", "Cartpole-Swingup", *words), tmp_path)
     assert json.loads(evaluated.stdout)["summary"]["episodes"] == 2
     again = run(shoal("export", "Cartpole-Swingup"), tmp_path)

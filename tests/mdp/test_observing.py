@@ -84,6 +84,7 @@ def mjlabs(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
         package: Any = ModuleType(name)
         package.__path__ = [str(Path(*found.submodule_search_locations, *name.split(".")[1:]))]
         monkeypatch.setitem(sys.modules, name, package)
+    torch.manual_seed(1)  # It draws from torch's global state.
     return lambda name: import_module(f"mjlab.utils.{name}")
 
 

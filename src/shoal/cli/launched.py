@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from shoal.cli.output import abort, end, print_json, print_line, print_lines, print_note, release_output
-from shoal.cli.report import NotesView, lines_of_bench, lines_of_diagnosis, print_plain, print_plan, training_view
+from shoal.cli.report import (
+    NotesView,
+    lines_of_bench,
+    lines_of_diagnosis,
+    lines_of_jobs,
+    print_plain,
+    print_plan,
+    training_view,
+)
 from shoal.commands import compare as comparison
 from shoal.commands import demo as demonstration
 from shoal.commands import evaluate as evaluation
@@ -98,7 +106,7 @@ def evaluate(config: EvaluateConfig, overrides: Overrides) -> None:
         plan = evaluation.make_plan(config, overrides, jobs)
         ended = _run_jobs(plan)
         if ended is not None:
-            print_evaluation(*ended, [job.name for job in plan.jobs])
+            print_evaluation(*ended, [job.name for job in plan.jobs], as_json=config.json)
 
     if config.watch is None:
         run(config)
@@ -119,8 +127,8 @@ def _run_jobs(plan: EvaluatePlan) -> tuple[Path, dict[str, Any]] | None:
     return _launch(plan, show, view, evaluation.evaluate, dry_run=plan.config.dry_run)
 
 
-def print_evaluation(out: Path, results: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Print the statistics of these jobs as JSON, and notes of what success rates leave out."""
+def print_evaluation(out: Path, results: Mapping[str, Any], names: Sequence[str], *, as_json: bool = False) -> None:
+    """Print the statistics of these jobs, and notes of what success rates leave out."""
     print_note(f"Report: {out / 'report.html'}")
     jobs = [each for each in results["jobs"] if each["name"] in names]
     for job in jobs:
@@ -129,7 +137,10 @@ def print_evaluation(out: Path, results: Mapping[str, Any], names: Sequence[str]
                 f"{begun} of {counted(job['summary']['episodes'], 'episode')} of {job['name']} met the success "
                 "condition in the first step: its success rate leaves them out."
             )
-    _print_as_json(jobs)
+    if as_json:
+        _print_as_json(jobs)
+    else:
+        print_lines(lines_of_jobs(jobs))
 
 
 def _print_as_json(results: Sequence[Mapping[str, Any]]) -> None:

@@ -42,7 +42,7 @@ def run_command(command: Command, words: Sequence[str]) -> None:
         if words and only_help:
             print_help(command, words, ())
         else:
-            load(command.run)(words)
+            print_lines(load(command.run)(words) or ())
         return
     if only_help and command.operands in ("TASK", "[TASK] A B"):
         print_usage(command)

@@ -88,6 +88,7 @@ def parse_flags(command: Command, default: T, words: Sequence[str]) -> T:
                 prog=command.program,
                 args=renamed,
                 default=default,
+                add_help=False,  # It was printed above.
                 # Descriptions are docstrings, and looking for comments takes time.
                 config=(tyro.conf.HelptextFromCommentsOff,),
             )

@@ -20,7 +20,8 @@ class Command:
     """Function that does the work, and whose docstring says what the command does. It returns what is printed, if
     anything: lines, or an object with `lines()`, `to_plain()` for `--json`, and perhaps an `error` to end with."""
     config: str | None = None
-    """The configuration, whose fields are the flags. None for a command without flags, whose `run` takes the words."""
+    """The configuration, whose fields are the flags. None for a command without flags, whose `run` takes the words, and
+    may return lines."""
     parse: str = "cli.parse:parse_simple"
     """Function that makes the arguments of `run` from this command and the words; the configuration comes first."""
 
@@ -50,6 +51,7 @@ _ALL = (
     Command("runs", "[TASK|RUN]", "commands.runs:list_or_verify", "config:RunsConfig"),
     Command("convert", "FILE", "commands.convert:convert", "config:ConvertConfig"),
     Command("tasks", "", "cli.help:print_tasks"),
+    Command("new", "NAME", "commands.new:new"),
     Command("doctor", "[TASK]", "cli.launched:doctor", "config:DoctorConfig"),
     Command("check-env", "TASK", "commands.check_env:check", "config:CheckEnvConfig"),
     Command("completion", "{bash,zsh,fish}", "cli.completion:complete"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rich import box
 from rich.console import Console, Group
@@ -198,6 +198,29 @@ class _LiveView(ProgressReporter):
             if key.startswith("Episode_Reward/"):
                 table.add_row(Text(key, style="dim"), f"{self._row[key]:.3f}")
         return Group(self._progress, table)
+
+
+def lines_of_jobs(jobs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a row for each job of an evaluation; of a single one its reward terms and metrics, and the rest below."""
+    from shoal.jobs.statistics import sentence_of
+
+    if len(jobs) == 1 and (summary := jobs[0]["summary"]):
+        means = {**summary["terms"], **summary["metrics"]}
+        if means:
+            yield from columns(("term", "mean"), [(name, or_dash(mean, ".4g")) for name, mean in means.items()])
+        yield sentence_of(summary)
+        return
+    rows = [(job["name"], *_statistics_of(job["summary"], job["state"])) for job in jobs]
+    yield from columns(("job", "episodes", "return", "low", "high", "length", "success"), rows)
+
+
+def _statistics_of(summary: Mapping[str, Any] | None, state: str) -> list[str]:
+    if summary is None:
+        return [state, *"-----"]
+    returns, success = summary["return"], cast("dict[str, float]", summary["success"] or {})
+    numbers = (*(returns[name] for name in ("mean", "low", "high")), summary["length"]["mean"])
+    cells = [or_dash(number, ".2f") for number in numbers]
+    return [str(summary["episodes"]), *cells, or_dash(success.get("rate"), ".0%")]
 
 
 def lines_of_bench(report: BenchReport) -> Iterator[str]:

@@ -94,7 +94,7 @@ def compare_policies(
     """Evaluate two policies on the same episodes, in rounds, until the verdict is sure or all episodes are run.
 
     `run_jobs` runs jobs with the flags of `evaluate`, and returns the directory of the results. `on_round` takes the
-    verdict after each round.
+    verdict after each round that another one follows.
 
     Raises:
         UsageError: A side is no policy, or several, or torchrun or srun started this process.
@@ -121,10 +121,10 @@ def compare_policies(
         with refusing(out, "pass another --out"):
             pairs += [(a[index], b[index]) for index in range(first, end)]
         verdict, first = judge(pairs, config.return_range), end
-        on_round(verdict)
         if verdict.sure or end == config.num_episodes:
             a, b = (side.policy for side in sides)
             return Comparison(task=config.task, a=a, b=b, verdict=verdict)
+        on_round(verdict)
 
 
 def _job_of(side: str, policy: str, flags: EvaluateConfig, overrides: Overrides) -> Job:

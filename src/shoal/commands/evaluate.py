@@ -75,7 +75,7 @@ def find_jobs(config: EvaluateConfig, overrides: Overrides | None = None, name: 
 
 
 def evaluate(
-    plan: EvaluatePlan, view: ProgressReporter, abort: Callable[[ShoalError], None]
+    plan: EvaluatePlan, view: ProgressReporter, abort: Callable[[ShoalError], None] | None
 ) -> tuple[Path, dict[str, Any]]:
     """Run all jobs; return the directory of the results, and the results, which rank 0 alone has.
 

@@ -1,6 +1,10 @@
 """`shoal export`: write a checkpoint's policy as ONNX and as a program of `torch.export`."""
 
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
+from typing import Any
 
 from shoal.config import ExportConfig
 from shoal.errors import UsageError
@@ -11,8 +15,28 @@ from shoal.plan.rundir import refuse_links
 from shoal.tasks import registry
 from shoal.text import pairs
 
+_WIDEST = 60
+"""Most characters of an entry of the metadata in the table: lists of all joints are longer."""
 
-def export(config: ExportConfig) -> list[str]:
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A policy that was exported."""
+
+    metadata: Mapping[str, str]
+    files: tuple[Path, ...]
+
+    def lines(self) -> Iterator[str]:
+        """Yield the metadata, with long entries cut off, and the files."""
+        yield from pairs((name, shorten(text, _WIDEST, placeholder=" ...")) for name, text in self.metadata.items())
+        yield f"Exported the policy to {' and '.join(map(str, self.files))}."
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {"metadata": dict(self.metadata), "files": [*map(str, self.files)]}
+
+
+def export(config: ExportConfig) -> Exported:
     """Write a trained policy as ONNX, and as a program of `torch.export`.
 
     Returns the metadata in each file, and the files.
@@ -31,8 +55,7 @@ def export(config: ExportConfig) -> list[str]:
     checkpoint = str(model.parent.relative_to(run.path.parent)) if run else model.name
     policy = read_policy(config, spec, model, checkpoint)
     folder = run.folder if run and config.out is None else None
-    files = write_policy(policy, onnx_file, folder)
-    return [*pairs(policy.metadata.items()), f"Exported the policy to {' and '.join(map(str, files))}."]
+    return Exported(policy.metadata, write_policy(policy, onnx_file, folder))
 
 
 def _onnx_file(config: ExportConfig, model: Path) -> Path:

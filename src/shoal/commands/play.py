@@ -10,7 +10,6 @@ from typing import Any
 from shoal.checks.optional import check_display, free_viewer_port, refuse_no_video
 from shoal.config import PlayConfig
 from shoal.config.commands import UNTRAINED
-from shoal.errors import counted
 from shoal.machine.gpus import visible_gpus
 from shoal.plan.launch import refuse_unwritable
 from shoal.plan.nodes import one_device
@@ -31,30 +30,14 @@ class Episodes:
 
     def lines(self) -> Iterator[str]:
         """Yield each episode, and the statistics that `evaluate` would write of them."""
-        from shoal.jobs.statistics import CONFIDENCE, summarize
+        from shoal.jobs.statistics import sentence_of, summarize
 
         rows = [
             (str(number), f"{each['return']:.2f}", str(each["length"]), each["ended"])
             for number, each in enumerate(self.episodes, start=1)
         ]
         yield from columns(("episode", "return", "length", "ended"), rows)
-        summary = summarize(self.episodes)
-        returns, success = summary["return"], summary["success"]
-        of = f"{counted(len(self.episodes), 'episode')}, with {CONFIDENCE:.0%} intervals"
-        mean = (
-            "no finite return"
-            if returns["mean"] is None
-            else "return {mean:.2f} [{low:.2f}, {high:.2f}]".format(**returns)
-        )
-        rate, begun = "", summary["met_at_reset"]
-        if success is not None and success["rate"] is None:
-            rate = f", success unknown, as all {begun} met it in the first step"
-        elif success is not None:
-            rate = ", success {rate:.0%} [{low:.0%}, {high:.0%}]".format(**success)
-            rate += (
-                f" of {success['episodes']} episodes, without {begun} that met it in the first step" if begun else ""
-            )
-        yield f"{of}: {mean}, length {summary['length']['mean']:.1f}{rate}"
+        yield sentence_of(summarize(self.episodes))
         if self.video is not None:
             yield f"Video: {self.video}"
 

@@ -86,13 +86,13 @@ def make_plan(config: TrainConfig) -> TrainPlan:
     return plan if earlier is None else replace(plan, continued=earlier)
 
 
-def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError], None]) -> Outcome:
+def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError], None] | None) -> Outcome:
     """Carry out a plan.
 
     Args:
         plan: The plan of this process.
         view: Shows the training.
-        abort: Prints an error and ends this process from any thread; called when the main thread is stuck.
+        abort: Prints an error and ends this process from any thread, see `launching`.
 
     Raises:
         ShoalError: With the exit code of how it ended.
@@ -100,10 +100,10 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
     recorded: RunDir | None = None  # In the process that keeps the record.
     launch: dict[str, Any] = {}
 
-    def record_and_abort(error: ShoalError) -> None:
+    def record_and_abort(end: Callable[[ShoalError], None], error: ShoalError) -> None:
         if recorded is not None:
             record_end(recorded, launch, error.exit_code, str(error))
-        abort(error)
+        end(error)
 
     def begin(stack: ExitStack) -> Path:
         nonlocal recorded, launch
@@ -115,7 +115,7 @@ def train(plan: TrainPlan, view: ProgressReporter, abort: Callable[[ShoalError],
         view.on_phase("startup")
         return run.path.absolute()
 
-    with launching(plan, view, record_and_abort, begin) as (run, run_workers, stop):
+    with launching(plan, view, abort and partial(record_and_abort, abort), begin) as (run, run_workers, stop):
         save_for_next_attempt(run)
         restarts = Restarts(plan)
         while True:

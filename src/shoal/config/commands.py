@@ -119,6 +119,8 @@ class ExportConfig(PolicyConfig):
     out: Annotated[str | None, file_like("policy.onnx")] = None
     """The ONNX file; the torch.export program goes beside it, as `.pt2`. Default: `<run>/exports/policy.onnx`, or
     beside a `.pt` file that is in no run."""
+    json: bool = False
+    """Print all metadata as JSON instead of a table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

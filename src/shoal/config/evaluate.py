@@ -73,6 +73,8 @@ class EvaluateConfig(PoliciesConfig):
     """End everything when a job has failed."""
     watch: str | None = None
     """A run that may still be training: evaluate each of its checkpoints, new ones as they appear, until it ends."""
+    json: bool = False
+    """Print the statistics as JSON instead of a table: a mapping for one job, a list for several."""
     dry_run: bool = False
     """Print the jobs and stop."""
 

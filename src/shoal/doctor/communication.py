@@ -71,7 +71,7 @@ def launch_probe(plan: TrainPlan, numbers: int) -> tuple[Timings, Rows]:
     # No rank runs in this process, so none aborts it.
     with (
         without(["TORCHRUNX_LOG_DIR"]),
-        launching(plan, Collector(), lambda _error: None, begin) as (_run, run_workers, stop),
+        launching(plan, Collector(), None, begin) as (_run, run_workers, stop),
     ):
         nodes = tuple(replace(node, shares_runs=False) for node in plan.nodes)
         try:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from shoal.config import BaseEnvConfig, DistributionConfig, RslRlConfig, ppo
 from shoal.config.checks import at_least
 from shoal.errors import UsageError, did_you_mean
 from shoal.tasks.registry import TaskSpec, require_extra
+from shoal.user_code import load_file
 
 if TYPE_CHECKING:
     import gymnasium
@@ -31,12 +34,25 @@ class GymConfig(BaseEnvConfig):
 def spec_of(env_id: str) -> TaskSpec:
     """Return the task of a registered environment of Gymnasium.
 
+    `path/to/file.py:ENV_ID` imports the file, which registers it, and `module:ENV_ID` the module, perhaps one of the
+    working directory.
+
     Raises:
         UsageError: There is no such environment, or its actions or observations are of a kind that no learner has.
     """
     require_extra("gymnasium")
+    name = f"gym:{env_id}"
+    where, colon, own = env_id.rpartition(":")
+    if where.endswith(".py"):
+        file = Path(where).expanduser().absolute()
+        if not file.is_file():
+            raise UsageError(f"gym:{env_id} asks for the file {file}, which does not exist: pass gym:file.py:ENV_ID.")
+        load_file(file)
+        env_id, name = own, f"gym:{file.name}:{own}"
+    elif colon and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
     return TaskSpec(
-        name=f"gym:{env_id}",
+        name=name,
         summary=f"{env_id} of Gymnasium.",
         env=GymConfig(env_id=env_id),
         agent=_agent_for(env_id, _action_space(env_id)),

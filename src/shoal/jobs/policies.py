@@ -100,7 +100,7 @@ class DevicePolicy(JobPolicy):
     ) -> None:
         self._name, self.policy, self._device = name, policy, device
         self._reset: Callable[[torch.Tensor], None] | None = getattr(policy, "reset", None)
-        self._env_device, self._shape = torch.device(env.device), (env.num_envs, env.num_actions)
+        self._env_device, self._rows, self._num_actions = torch.device(env.device), env.num_envs, env.num_actions
 
     def begin(self, indices: Sequence[int], seed: int) -> None:
         """Reset the memory of all episodes."""
@@ -109,25 +109,27 @@ class DevicePolicy(JobPolicy):
 
     @torch.no_grad()
     def __call__(self, observations: TensorDict) -> torch.Tensor:
-        """Return actions of shape (num_envs, num_actions), float32, on the device of the environments.
+        """Return actions, float32, on the device of the environments: a row for each row of the observations.
 
         Raises:
             UsageError: The actions have another shape.
         """
+        self._rows = len(observations)
         if self._device != self._env_device:
             observations = observations.to(self._device)
         actions = torch.as_tensor(self.policy(observations))
-        if actions.shape != self._shape:
+        shape = (self._rows, self._num_actions)
+        if actions.shape != shape:
             raise UsageError(
-                f"The policy {self._name} returned actions of the shape {tuple(actions.shape)}, but {self._shape[0]} "
-                f"environments with {self._shape[1]} actions each need {self._shape}: return that."
+                f"The policy {self._name} returned actions of the shape {tuple(actions.shape)}, but {shape[0]} "
+                f"environments with {shape[1]} actions each need {shape}: return that."
             )
         return actions.to(self._env_device, torch.float32)
 
     @torch.no_grad()
     def reset(self, dones: torch.Tensor | None = None) -> None:
         """Reset the memory of the episodes that ended, of shape (num_envs,); of all with None."""
-        dones = torch.ones(self._shape[0], dtype=torch.bool) if dones is None else dones
+        dones = torch.ones(self._rows, dtype=torch.bool) if dones is None else dones
         if self._reset is not None:
             self._reset(dones.to(self._device))
 
@@ -170,16 +172,19 @@ def _open_checkpoint(job: Job, env: VecEnv, device: torch.device) -> TrainedPoli
 class _ExportedPolicy:
     """A network that `shoal.learn.export` wrote, which takes observations and states, and returns actions and states.
 
-    States have the shape (layers, num_envs, units). A network without memory has none.
+    States have the shape (layers, num_envs, units), and begin as `empty` ones, without an environment. A network
+    without memory has none.
     """
 
     def __init__(
-        self, network: Callable[..., Sequence[torch.Tensor]], groups: Sequence[str], states: Sequence[torch.Tensor]
+        self, network: Callable[..., Sequence[torch.Tensor]], groups: Sequence[str], empty: Sequence[torch.Tensor]
     ) -> None:
-        self._network, self._groups, self._states = network, groups, states
+        self._network, self._groups, self._empty = network, groups, empty
+        self._states: list[torch.Tensor] = []
 
     def __call__(self, observations: TensorDict) -> torch.Tensor:
-        actions, *self._states = self._network(concatenated(observations, self._groups), *self._states)
+        states = self._states or [each.new_zeros(len(each), len(observations), each.shape[2]) for each in self._empty]
+        actions, *self._states = self._network(concatenated(observations, self._groups), *states)
         return actions
 
     def reset(self, dones: torch.Tensor) -> None:
@@ -201,14 +206,14 @@ def _open_onnx(file: Path, env: VecEnv, device: torch.device) -> _ExportedPolicy
     session = onnxruntime.InferenceSession(file, options, providers=providers)
     inputs = session.get_inputs()
     # The batch axis has a name for its size.
-    shapes = [[env.num_envs if isinstance(size, str) else size for size in each.shape] for each in inputs]
+    shapes = [[0 if isinstance(size, str) else size for size in each.shape] for each in inputs[1:]]
 
     def network(*tensors: torch.Tensor) -> list[torch.Tensor]:
         arrays = {each.name: tensor.numpy() for each, tensor in zip(inputs, tensors, strict=True)}
         return [torch.from_numpy(array) for array in session.run(None, arrays)]
 
     groups = _observation_groups(file, session.get_modelmeta().custom_metadata_map, env)
-    return _ExportedPolicy(network, groups, [torch.zeros(shape) for shape in shapes[1:]])
+    return _ExportedPolicy(network, groups, [torch.zeros(shape) for shape in shapes])
 
 
 def _open_program(file: Path, env: VecEnv, device: torch.device) -> _ExportedPolicy:
@@ -226,8 +231,8 @@ def _open_program(file: Path, env: VecEnv, device: torch.device) -> _ExportedPol
         return [each for each in outputs if each is not None] if isinstance(outputs, tuple) else [outputs]
 
     groups = _observation_groups(file, parse_json(extra[METADATA]), env)
-    shapes = [(len(each), env.num_envs, each.shape[2]) for each in states]
-    return _ExportedPolicy(network, groups, [torch.zeros(shape, device=device) for shape in shapes])
+    empty = [torch.zeros(len(each), 0, each.shape[2], device=device) for each in states]
+    return _ExportedPolicy(network, groups, empty)
 
 
 def _observation_groups(file: Path, metadata: Mapping[str, str], env: VecEnv) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.errors import counted
+
 CONFIDENCE = 0.95
 """Confidence of all intervals in the results."""
 
@@ -143,3 +145,21 @@ def summarize(episodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     for episode in episodes:
         pool.add(episode)
     return pool.summary()
+
+
+def sentence_of(summary: Mapping[str, Any]) -> str:
+    """Return statistics in one line, such as ``30 episodes, with 95% intervals: return 17.60 [17.31, 17.82], ...``."""
+    returns, success, begun = summary["return"], summary["success"], summary["met_at_reset"]
+    said = ["no finite return"]
+    if returns["mean"] is not None:
+        said = ["return {mean:.2f} [{low:.2f}, {high:.2f}]".format(**returns)]
+    if summary["length"]["mean"] is not None:
+        said.append(f"length {summary['length']['mean']:.1f}")
+    if cut := summary["ended"].get("time out", 0):
+        said.append(f"{cut} of {summary['episodes']} reached the time limit")
+    if success is not None and success["rate"] is None:
+        said.append(f"success unknown, as all {begun} met it in the first step")
+    elif success is not None:
+        without = f" of {success['episodes']} episodes, without {begun} that met it in the first step" if begun else ""
+        said.append("success {rate:.0%} [{low:.0%}, {high:.0%}]".format(**success) + without)
+    return f"{counted(summary['episodes'], 'episode')}, with {CONFIDENCE:.0%} intervals: {', '.join(said)}"

@@ -24,7 +24,7 @@ from shoal.signals import STOPPING_TRAINING, StopRequests, stop_requests
 def launching(
     plan: Plan,
     progress: ProgressReporter,
-    abort: Callable[[ShoalError], None],
+    abort: Callable[[ShoalError], None] | None,
     make_run_dir: Callable[[ExitStack], Path],
     announcement: str = STOPPING_TRAINING,
 ) -> Iterator[tuple[RunDir, Callable[[Plan], list[WorkerReport]], StopRequests]]:
@@ -33,7 +33,7 @@ def launching(
     Args:
         plan: What this process does.
         progress: Shows it.
-        abort: Ends this process when a rank in it is stuck.
+        abort: Ends this process when a rank in it is stuck; without it a worker in this process is never found stuck.
         make_run_dir: Called in one process, with a stack that holds locks until the end.
         announcement: Acknowledges the first signal where launchers do not repeat them.
     """
@@ -45,7 +45,7 @@ def launching(
         make = partial(make_run_dir, stack)
         work: Callable[[Plan, ProgressReporter, StopRequests], list[WorkerReport]]
         if plan.rank is not None:
-            agree, work = stack.enter_context(joined(plan, plan.rank, abort))
+            agree, work = stack.enter_context(joined(plan, plan.rank, abort or _go_on))
             run = RunDir(agree(make))
         else:
             work = run_spawned if plan.launch_mode == "spawned" else partial(_run_in_process, abort)
@@ -64,7 +64,7 @@ def launching(
 
 
 def _run_in_process(
-    abort: Callable[[ShoalError], None], plan: Plan, progress: ProgressReporter, stop: StopRequests
+    abort: Callable[[ShoalError], None] | None, plan: Plan, progress: ProgressReporter, stop: StopRequests
 ) -> list[WorkerReport]:
     """Run the one worker in this process, without a process group."""
     if isinstance(plan, TrainPlan):
@@ -72,5 +72,9 @@ def _run_in_process(
         if stop.first is not None:
             raise ended_at_once(stop.first, plan.run)
     statuses = StatusStore(plan.run, Rank(rank=0, local_rank=0, world_size=1, local_world_size=1))
-    timeouts = plan.config.startup_timeout, plan.config.stall_timeout
-    return run_rank(lambda: plan, statuses, timeouts, stop=stop, abort=abort, progress=progress)
+    timeouts = (plan.config.startup_timeout, plan.config.stall_timeout) if abort else (0.0, 0.0)
+    return run_rank(lambda: plan, statuses, timeouts, stop=stop, abort=abort or _go_on, progress=progress)
+
+
+def _go_on(_: ShoalError) -> None:
+    """Leave this process as it is."""

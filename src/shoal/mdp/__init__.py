@@ -17,8 +17,8 @@ _ABSENT = f"module {__name__!r} has no attribute '{{}}'"
 
 def __getattr__(name: str) -> Any:
     """Return a public name. They are imported at its first use: configurations and `--help` need no Warp."""
-    if not name.startswith("_"):
+    if name == "__all__" or not name.startswith("_"):
         public = import_module("shoal.mdp.public")
-        if name in public.__all__:
+        if name in ("__all__", *public.__all__):
             return getattr(public, name)
     raise AttributeError(_ABSENT.format(name))

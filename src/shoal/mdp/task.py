@@ -9,7 +9,7 @@ The terms of each stage of a step become one Warp kernel (`shoal.mdp.stages`)::
     close      as in every task                                       shoal.sim.task
     reset      where done: a new episode's first state
     interval   in running episodes: pushes, new commands
-               the engine derives fields where the state was written
+    derive     the engine derives fields where the state was written
     observe    state -> observations
 
 On a GPU all of it is one CUDA graph. On the CPU, MuJoCo's C engine runs on the host, between captured stages. The same
@@ -286,7 +286,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
             *self._kernel("reset"),
             *self._kernel("interval"),
             *([("interval", partial(history.mark, self.done, self.moved))] if history else []),
-            ("reset", self._by_engine(partial(engine.forward, self.done, self.moved, everywhere=fresh))),
+            ("derive", self._by_engine(partial(engine.forward, self.done, self.moved, everywhere=fresh))),
             *observing,
         ]
 

@@ -23,8 +23,6 @@ CHOICES: dict[str, Any] = {
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
 """Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
-_BOUNDS = Rule("have its lower end first", lambda ends: ends[0] < ends[1])
-"""The rule of `bounds`, which may be infinite."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -257,16 +255,15 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     """Return the annotation of a parameter with this value: its type, and the rule of what is drawn or divided by."""
     if name in CHOICES and isinstance(value, str):
         return CHOICES[name]
-    if name == "bounds":
-        return Annotated[_type_of(value), _BOUNDS]
+    if name == "bounds":  # They may be infinite.
+        return Annotated[_type_of(value), Rule("have its lower end first", lambda ends: ends[0] < ends[1])]
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
     if base is TileTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
     if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Term):
-        is_range = name == "clip" and isinstance(value, tuple)
-        return Annotated[kind, RANGE if is_range else _NOT_NEGATIVE]
+        return Annotated[kind, RANGE if name == "clip" and isinstance(value, tuple) else _NOT_NEGATIVE]
     ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
     rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
     return Annotated[kind, rule]

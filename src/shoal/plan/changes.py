@@ -160,16 +160,21 @@ def counted_in_return(env: BaseEnvConfig) -> dict[str, Any]:
 
 def flag_words(changed: Mapping[str, Any]) -> str:
     """Return the flags that set these fields, as one would type them."""
-    return " ".join(_flag(name.replace("_", "-"), value) for name, value in changed.items())
+    return " ".join(_word(word) for name, value in changed.items() for word in words_of(name, value))
 
 
-def _flag(name: str, value: object) -> str:
+def words_of(field: str, value: object) -> list[str]:
+    """Return the words of the flag that sets a field, whose name may have dots."""
+    name = field.replace("_", "-")
     if isinstance(value, bool):
         section, dot, last = name.rpartition(".")
-        return f"--{name}" if value else f"--{section}{dot}no-{last}"
-    return " ".join([f"--{name}", *map(_word, cast("list[object]", value) if isinstance(value, list) else [value])])
+        return [f"--{name}" if value else f"--{section}{dot}no-{last}"]
+    if isinstance(value, dict) and value:  # Numbers by pattern.
+        value = [each for pair in cast("dict[object, object]", value).items() for each in pair]
+    values = cast("list[object]", value if isinstance(value, list | tuple) else [value])
+    return [f"--{name}", *map(str, values)]
 
 
-def _word(value: object) -> str:
-    """Return one value; of a text of several lines, such as rl_games' file, three dots."""
-    return "..." if "\n" in str(value) else join_command([str(value)])
+def _word(word: str) -> str:
+    """Return one word as it is typed; of a text of several lines, such as rl_games' file, three dots."""
+    return "..." if "\n" in word else join_command([word])

@@ -9,6 +9,7 @@ The stages of a step are, in order, where a task has them::
     final      the last observations of episodes, where they are asked for
     reset      where done: a new episode's first state
     interval   in running episodes: pushes, new commands
+    derive     what observations read of the state that was written
     observe    state -> observations
 
 `restart` and the validation run some of them by name. A step is captured once, when the task is built, and launched for
@@ -343,7 +344,7 @@ class Task(ABC, Generic[ConfigT]):
                 array.zero_()
             self.done.fill_(value=True)
             self.time_out.fill_(value=True)  # Nothing has failed.
-            self.run("reset")
+            self.run("reset", "derive")
             self.done.zero_()
             self.time_out.zero_()
             self.run("observe")

@@ -168,8 +168,7 @@ def _check_observations(task: Task) -> None:
         array.fill_(np.nan)
     task.done.fill_(value=True)
     task.seed_rng(task.seed)
-    task.run("reset")
-    task.run("observe")
+    task.run("reset", "derive", "observe")
     for group, array in task.obs.items():
         unwritten = _columns_not_finite(array)
         if unwritten:

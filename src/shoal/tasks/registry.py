@@ -9,7 +9,6 @@ import inspect
 import os
 import re
 import textwrap
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 from shoal.config import AgentConfig, BaseEnvConfig, RslRlConfig, TrainConfig
 from shoal.config.learners import resolve_learner
 from shoal.errors import ShoalError, UsageError, did_you_mean
-from shoal.user_code import find_class, load
+from shoal.user_code import find_class, line_in, load
 
 ENTRY_POINT_GROUP = "shoal.tasks"
 POLICIES = Path(__file__).parent / "policies"
@@ -189,18 +188,18 @@ def require_extra(extra: str) -> Path:
 def resolve(task: str) -> TaskSpec:
     """Return the task of a registered name, of another library, or of a user's own code.
 
-    Another library's is `gym:ENV_ID`, `mjlab:TASK` or `playground:ENV`; a user's own is `path/to/file.py:Class` or
-    `module:attribute`.
+    Another library's is `gym:ENV_ID`, `gym:path/to/file.py:ENV_ID`, `mjlab:TASK` or `playground:ENV`; a user's own is
+    `path/to/file.py:Class` or `module:attribute`.
 
     Raises:
         UsageError: Nothing is registered under that name, or there is no such task.
     """
-    if ".py:" in task or task.endswith(".py"):
-        author, path = find_class("task", task, _is_task)
-        return _from_author(author, f"{path}:{author.__name__}")
     where, colon, name = task.partition(":")
     if where in _LIBRARIES:
         return load(_LIBRARIES[where])(name)
+    if ".py:" in task or task.endswith(".py"):
+        author, path = find_class("task", task, _is_task)
+        return _from_author(author, f"{path}:{author.__name__}")
     if colon:
         return _from_author(_imported(task), task)
     spec = next((each for each in _specs() if each.name == task), None)
@@ -316,11 +315,7 @@ def _source_line(error: Exception, builder: Any) -> str | None:  # noqa: ANN401 
     file = Path(inspect.getsourcefile(builder) or "")
     if file.is_relative_to(Path(__file__).parent):
         return None
-    line = f"line {inspect.getsourcelines(builder)[1]} of {file}"
-    for frame in traceback.extract_tb(error.__traceback__):
-        if Path(frame.filename).parent == file.parent:
-            line = f"line {frame.lineno} of {frame.filename}, in {frame.name}()"
-    return line
+    return line_in(file.parent, error) or f"line {inspect.getsourcelines(builder)[1]} of {file}"
 
 
 def _description(error: Exception) -> str:

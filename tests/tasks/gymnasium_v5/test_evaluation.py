@@ -28,7 +28,17 @@ def test_hopper_earns_in_gymnasium_what_evaluate_states(tmp_path: Path) -> None:
     trained = run((*shoal, "train", "Hopper-v5", "--gpu-ids", "None", "--max-iterations", "12"), tmp_path)
     assert trained.code == 0, trained.stderr
     onnx = trained.run / "exports" / "policy.onnx"
-    words = ("Hopper-v5", "--gpu-ids", "None", "--checkpoint", str(onnx), "latest", "--num-episodes", str(EPISODES))
+    words = (
+        "Hopper-v5",
+        "--gpu-ids",
+        "None",
+        "--checkpoint",
+        str(onnx),
+        "latest",
+        "--json",
+        "--num-episodes",
+        str(EPISODES),
+    )
     evaluated = run((*shoal, "evaluate", *words), tmp_path)
     assert evaluated.code == 0, evaluated.stderr
     of_onnx, of_checkpoint = (job["summary"]["return"] for job in json.loads(evaluated.stdout))

@@ -126,11 +126,11 @@ def test_new_episodes_begin_where_others_failed() -> None:
     arrays["known_failure"].fill_(100)
     adaptive.done.fill_(value=True)
     adaptive.time_out.fill_(value=True)
-    adaptive.run("reset")
+    adaptive.run("reset", "derive")
     frames = adaptive.start_frame.numpy()
     assert 90 <= frames.min() < frames.max() <= 100
     arrays["known_failure"].fill_(0)  # Nobody has failed: anywhere.
-    adaptive.run("reset")
+    adaptive.run("reset", "derive")
     assert len(np.unique(adaptive.start_frame.numpy())) > 100
 
 
@@ -153,7 +153,7 @@ def test_a_failure_is_known_to_the_others_until_the_episode_after_it_does_not_fa
     assert task.metric_values.numpy()[:, names.index("failed_share")].tolist() == [1.0] * ENVS
     task.done.fill_(value=True)
     task.time_out.fill_(value=True)
-    task.run("reset")
+    task.run("reset", "derive")
     assert not task.state_values["own_failure"].numpy().any()
 
 

@@ -116,7 +116,7 @@ def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool =
     task.arrays["walked_distance"].fill_(walked)
     task.done.fill_(value=True)
     task.time_out.fill_(not failed)
-    task.run("reset")
+    task.run("reset", "derive")
     assert not task.arrays["commanded_distance"].numpy().any()
     return levels_of(task)
 
