@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 RUN ?= uv run
 
-.PHONY: setup sync robots settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu gpu-proof docs build
+.PHONY: setup sync robots settle filter hooks format check check-lock test test-spawn test-emulated test-soak test-chaos test-gpu gpu-proof policies docs build
 
 setup: filter sync            ## Once in each clone.
 
@@ -74,6 +74,9 @@ test-gpu:                     ## Rung 3 on real GPUs, the cheapest proofs first.
 gpu-proof:                    ## With KIT: pack it, and prove on this machine's GPU, or with IMAGE, a Python, rehearse without one.
 	bash $(KIT)/pack.sh
 	if [ -n "$${IMAGE:-}" ]; then bash $(KIT)/rehearse.sh; else bash .gpu/kit/prove.sh; fi
+
+policies:                     ## Train, evaluate and write the policies that ship: for hours.
+	$(RUN) python docs/make_policies.py
 
 docs:                         ## The pages, in docs/_build/html; a warning is a failure.
 	$(RUN) sphinx-build --fail-on-warning --keep-going --quiet -b html docs docs/_build/html

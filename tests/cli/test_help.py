@@ -25,7 +25,7 @@ COMMANDS = {
     "check-env": ("check-env", "Cartpole-Swingup"),
 }
 
-WITHOUT_A_TASK = {name: (name,) for name in ("doctor", "sweep", "replay", "motion", "convert", "runs")} | {
+WITHOUT_A_TASK = {name: (name,) for name in ("demo", "doctor", "sweep", "replay", "motion", "convert", "runs")} | {
     "compare": ("compare", "Cartpole-Swingup", "A", "B"),
     "compare_results": ("compare", "A", "B"),
 }
@@ -140,6 +140,7 @@ def test_shoal_alone_lists_its_commands(words: tuple[str, ...], capsys: pytest.C
     assert [
         name
         for name in (
+            "demo",
             "train",
             "play",
             "evaluate",

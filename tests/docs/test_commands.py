@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = documented_commands()
+DEMO_LINE = "python3 -m pip install uv && uv run shoal demo"
 TRAIN_LINE = "python3 -m pip install uv && uv run train Cartpole-Swingup"
 TEST_LINE = "uv run pytest"
 LAUNCHED = {
@@ -194,9 +195,9 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     }
 
 
-def test_the_readme_has_the_two_lines_that_do_everything() -> None:
+def test_the_readme_has_the_three_lines_that_do_everything() -> None:
     lines = [command.text for command in COMMANDS if command.page == "README.md"]
-    assert lines[:2] == [TRAIN_LINE, TEST_LINE]
+    assert lines[:3] == [DEMO_LINE, TRAIN_LINE, TEST_LINE]
 
 
 def test_ci_ends_with_the_test_command_of_the_readme() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
-from support.documented import ROOT, pages
+from support.documented import ROOT, pages, script
 
 from shoal.learn.learner import Learner, TorchLearner
 from shoal.tasks.cartpole.config import BalanceConfig, SwingupConfig
@@ -91,9 +90,5 @@ def test_the_page_of_learners_names_every_member_of_a_learner() -> None:
 
 @pytest.mark.parametrize("page", ["cli", "terms", "python"])
 def test_a_generated_page_is_up_to_date(page: str) -> None:
-    spec = importlib.util.spec_from_file_location(page, ROOT / "docs" / f"generate_{page}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script(ROOT / "docs" / f"generate_{page}.py")
     assert module.render() == module.PAGE.read_text(encoding="utf-8"), f"Run: python docs/generate_{page}.py"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import fields
 
-from support.documented import ROOT
+from support.documented import ROOT, script
 
 from shoal.config import evaluate
 
@@ -14,12 +13,9 @@ FILE = ROOT / "src" / "shoal" / "config" / "jobs.schema.json"
 
 
 def test_the_schema_is_up_to_date() -> None:
-    spec = importlib.util.spec_from_file_location("generate_schema", ROOT / "docs" / "generate_schema.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert module.render() == FILE.read_text(encoding="utf-8"), "Run: python docs/generate_schema.py"
+    assert script(ROOT / "docs" / "generate_schema.py").render() == FILE.read_text(encoding="utf-8"), (
+        "Run: python docs/generate_schema.py"
+    )
 
 
 def test_the_schema_tells_what_each_key_takes() -> None:

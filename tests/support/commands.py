@@ -186,10 +186,11 @@ class Running:
 def start(
     words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None, *, stdout: int = subprocess.PIPE
 ) -> Running:
-    """Start a command with `where/logs` for `--log-root`, and a temporary directory of its own."""
+    """Start a command with `where/logs` for `--log-root`, and a temporary directory of its own. The demo has no runs."""
     mark, of_its_own = marks(where)
+    runs = () if "demo" in words else ("--log-root", str(where / "logs"))
     process = subprocess.Popen(
-        [*words, "--log-root", str(where / "logs")],
+        [*words, *runs],
         cwd=where,
         env={**os.environ, **SURROUNDINGS, **of_its_own, **(environ or {})},
         stdin=subprocess.DEVNULL,

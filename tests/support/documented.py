@@ -18,12 +18,14 @@ for anything.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 LANGUAGES = frozenset({"console", "bash", "sh"})
@@ -153,6 +155,17 @@ def _commands_of_block(
         Command(page=page, line=number, text=text, shown=tuple(shown), comments=comments)
         for number, text, shown in commands
     ]
+
+
+def script(file: Path) -> ModuleType:
+    """Import a script of the pages."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # Its dataclasses look there.
+    spec.loader.exec_module(module)
+    return module
 
 
 def pages() -> list[Path]:

@@ -177,7 +177,7 @@ WISHES = {
     ),
     # Playing.
     "play without a task": Wish("play --episodes 3"),
-    "play without any run": Wish("play Cartpole-Swingup"),
+    "play without any run, and none that ships": Wish("play Cartpole-Balance"),
     "a viewer and its contrary": Wish("play Cartpole-Swingup --policy zero --viewer web --headless"),
     "a window without a display": Wish(
         "play Cartpole-Swingup --policy zero --viewer native", environ={"DISPLAY": "", "WAYLAND_DISPLAY": ""}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from support.bouncing_task import BouncingTask
 from support.commanded_task import Sliding
 from support.learners import ALONE, loop_on
 from support.saved import write_checkpoint
@@ -12,6 +13,7 @@ from support.saved import write_checkpoint
 from shoal.config import PlayConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.evaluation import TrainedPolicy, UntrainedPolicy, open_policy
+from shoal.sim.bridge import to_torch
 from shoal.tasks import registry
 from shoal.viewer.playback import MAX_CATCH_UP_S, Pacer, Playback
 
@@ -66,6 +68,27 @@ def test_a_restart_begins_everywhere_anew(playback: Playback) -> None:
     status = playback.status(0)
     assert (status.length, status.reward, status.episode_return, status.last_return) == (0, 0.0, 0.0, None)
     assert playback.positions().ravel().tolist() == [0.0] * 3
+
+
+def test_a_push_changes_the_horizontal_velocity_of_what_moves_freely_by_1_m_per_s(device: str) -> None:
+    task = BouncingTask(BouncingTask.config, num_envs=3, device=device, seed=1)
+    playback = Playback(WarpVecEnv(task), UntrainedPolicy((3, 1), device, spread=0.0))
+    velocities = to_torch(task.qvel)
+    before = velocities.clone()
+    playback.push()
+    change = (velocities - before).cpu()
+    ball = slice(1, 3)  # Behind the cart's joint.
+    assert change[:, ball].norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-5)
+    assert change[0, ball].tolist() != change[1, ball].tolist()
+    assert change.norm(dim=1).tolist() == pytest.approx([1.0] * 3, abs=1e-5)  # Nothing else.
+    x = playback.positions()[:, 1].copy()
+    playback.step()
+    moved = playback.positions()[:, 1] - x
+    assert moved.tolist() == pytest.approx((task.step_dt * velocities[:, 1]).tolist(), abs=1e-3)
+
+
+def test_a_task_without_physics_of_mujoco_cannot_be_pushed(playback: Playback) -> None:
+    assert not playback.can_push
 
 
 def test_weights_are_exchanged_while_a_policy_plays(run_dir: RunDir) -> None:

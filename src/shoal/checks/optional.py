@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ctypes.util import find_library
 
 from shoal.checks.probe import Probe
-from shoal.config import PlayConfig
+from shoal.config import DemoConfig, PlayConfig
 from shoal.config.checks import HIGHEST_PORT
 from shoal.errors import UsageError
 
@@ -48,10 +48,10 @@ def refuse_no_video(device: str, environ: Mapping[str, str]) -> None:
         raise UsageError(f"A video was asked for, but MUJOCO_GL is {gl}: set it to egl or osmesa, or leave it out.")
 
 
-def free_viewer_port(config: PlayConfig) -> int:
+def free_viewer_port(config: PlayConfig | DemoConfig) -> int:
     """Return a free port for the web viewer, the first from `--viewer-port` on."""
     if importlib.util.find_spec("viser") is None:
-        raise UsageError("--viewer web was asked for, but viser is not installed: run `uv add 'shoal[viewer]'`.")
+        raise UsageError("The web viewer was asked for, but viser is not installed: run `uv add 'shoal[viewer]'`.")
     host, first = config.viewer_host, config.viewer_port
     last = min(first + PORTS_TRIED - 1, HIGHEST_PORT)
     reason = ""

@@ -55,8 +55,8 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 _VALUES = {
     "--gpu-ids": ("all", "None"),
-    "--checkpoint": ("latest", "best", "best-of-runs"),
-    "--policy": ("latest", "best", "best-of-runs", *UNTRAINED),
+    "--checkpoint": ("latest", "best", "best-of-runs", "shipped"),
+    "--policy": ("latest", "best", "best-of-runs", "shipped", *UNTRAINED),
     "--hosts": ("slurm",),
     "--learner": tuple(LEARNERS),
     "--resume": ("latest",),

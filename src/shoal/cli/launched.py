@@ -26,11 +26,12 @@ from shoal.cli.report import (
     training_view,
 )
 from shoal.commands import compare as comparison
+from shoal.commands import demo as demonstration
 from shoal.commands import evaluate as evaluation
 from shoal.commands import play as playing
 from shoal.commands import sweep as sweeping
 from shoal.commands import train as training
-from shoal.config import BenchConfig, DoctorConfig, PlayConfig, TrainConfig
+from shoal.config import BenchConfig, DemoConfig, DoctorConfig, PlayConfig, TrainConfig
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.sweep import SweepConfig
 from shoal.errors import (
@@ -222,17 +223,30 @@ def play(config: PlayConfig) -> playing.Episodes | None:
     if viewer is None:
         return playing.play(config)
     try:
-        playing.show(config, viewer, print_line)
+        _until_ctrl_c(lambda: playing.show(config, viewer, print_line))
     except NoPictureError as error:
         if config.viewer is not None:
             raise
         print_note(str(error))
         return playing.play(config)
+    return None
+
+
+def demo(config: DemoConfig) -> playing.Episodes | None:
+    """Show a trained quadruped that walks, and other policies that come with Shoal. No training and no GPU needed."""
+    if config.record is not None:
+        return demonstration.film(config)
+    return _until_ctrl_c(lambda: demonstration.show(config, print_line))
+
+
+def _until_ctrl_c(show: Callable[[], None]) -> None:
+    """Show a viewer, which Ctrl-C closes."""
+    try:
+        show()
     except KeyboardInterrupt as error:
         if type(error) is not KeyboardInterrupt:  # Another signal than Ctrl-C.
             raise
         print_line("Viewer closed.")
-    return None
 
 
 def bench(config: BenchConfig) -> Iterator[str]:

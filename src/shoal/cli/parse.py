@@ -18,7 +18,7 @@ from shoal.cli.flags import BY_PATTERN, OPERANDS, flags_of
 from shoal.cli.habits import unknown_words
 from shoal.cli.help import HELP_FLAGS, flags_of_command, print_help
 from shoal.cli.registry import COMMANDS, Command, load
-from shoal.config import BenchConfig, ExportConfig, RunsConfig, TrainConfig
+from shoal.config import BenchConfig, ExportConfig, PlayConfig, RunsConfig, TrainConfig
 from shoal.config.commands import UNTRAINED
 from shoal.config.evaluate import CompareConfig, ComparePoliciesConfig, EvaluateConfig
 from shoal.config.learners import LEARNERS
@@ -29,7 +29,7 @@ from shoal.plan.changes import config_of_files, config_of_run, refuse_run_of_ano
 from shoal.plan.checkpoints import run_of
 from shoal.plan.nodes import parse_gpu_ids
 from shoal.plan.ranks import joined_rank
-from shoal.plan.resume import find_model, refuse_other_networks, run_to_continue
+from shoal.plan.resume import find_model, find_model_to_show, refuse_other_networks, run_to_continue
 from shoal.plan.rundir import RunDir, names_run
 from shoal.tasks import registry
 from shoal.tasks.registry import TaskSpec
@@ -305,7 +305,8 @@ def parse_policy(command: Command, arguments: Sequence[str], **operands: str) ->
     if isinstance(config, EvaluateConfig | ComparePoliciesConfig):
         run = _run_of_first(config, spec)
     elif isinstance(config, ExportConfig) or config.checkpoint not in UNTRAINED:
-        model = find_model(config.log_root, spec, config.checkpoint)
+        find = find_model_to_show if isinstance(config, PlayConfig) else find_model
+        model = find(config.log_root, spec, config.checkpoint)
         run = run_of(model)
     if run is not None:
         trained = config_of_run(task, learner, run, config.log_root, trust=None if config.trust else "--trust")

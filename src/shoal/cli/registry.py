@@ -39,6 +39,7 @@ def load(name: str) -> Callable[..., Any]:
 
 _POLICY, _EVALUATION, _COMPARISON = (f"cli.parse:parse_{name}" for name in ("policy", "evaluation", "comparison"))
 _ALL = (
+    Command("demo", "[TASK]", "cli.launched:demo", "config:DemoConfig"),
     Command("train", "TASK", "cli.launched:train", "config:TrainConfig", "cli.parse:parse_training"),
     Command("play", "TASK", "cli.launched:play", "config:PlayConfig", _POLICY),
     Command("evaluate", "TASK", "cli.launched:evaluate", "config.evaluate:EvaluateConfig", _EVALUATION),

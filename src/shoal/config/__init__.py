@@ -13,6 +13,7 @@ from shoal.config.algorithm import SymmetryConfig as SymmetryConfig
 from shoal.config.commands import BenchConfig as BenchConfig
 from shoal.config.commands import CheckEnvConfig as CheckEnvConfig
 from shoal.config.commands import ConvertConfig as ConvertConfig
+from shoal.config.commands import DemoConfig as DemoConfig
 from shoal.config.commands import DoctorConfig as DoctorConfig
 from shoal.config.commands import ExportConfig as ExportConfig
 from shoal.config.commands import MotionConfig as MotionConfig

@@ -39,7 +39,7 @@ class PolicyConfig(PolicyFlags, LogRootFlags, TaskFlags):
     """Learner that trained it; by default that of the policy's training."""
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run below
-    `--log-root`, or the best of all its runs, `best-of-runs`."""
+    `--log-root`, the best of all its runs, `best-of-runs`, or `shipped`, the one that comes with the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,8 @@ class PlayConfig(PolicyConfig):
 
     checkpoint: str = "latest"
     """The policy: a checkpoint directory, a `.pt` file, `latest` or `best` of this task's newest run below
-    `--log-root`, the best of all its runs, `best-of-runs`; or `zero` or `random` actions in [-1, 1]."""
+    `--log-root`, the best of all its runs, `best-of-runs`; `shipped`, the one that comes with the task, which is
+    also shown where there is no run; or `zero` or `random` actions in [-1, 1]."""
     viewer: Literal["web", "native"] | None = None
     """Show the policy until Ctrl-C: `web` on a page, `native` in MuJoCo's window. Default: `web`, in a terminal where
     viser is installed; elsewhere, and with the next flags, episodes are counted instead."""
@@ -89,6 +90,26 @@ class PlayConfig(PolicyConfig):
     def counts(self) -> bool:
         """Whether a flag wants episodes counted."""
         return self.headless or self.episodes is not None or self.video_path is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig(FlagsConfig):
+    """Flags of `shoal demo`."""
+
+    task: str | None = None
+    """The policy to begin with, by the name of its task. Default: the first of the menu that can run here."""
+    record: Annotated[str | None, file_like("demo.mp4")] = None
+    """Write a video of ten seconds to this mp4 file instead."""
+    num_envs: Annotated[int, at_least(1)] = 1
+    """Environments side by side on the page."""
+    browser: bool = True
+    """Open the page in the browser, where there is a display."""
+    viewer_host: str = "127.0.0.1"
+    """Address at which the page is served, as for `play`."""
+    viewer_port: Annotated[int, within(1, HIGHEST_PORT)] = 8080
+    """Port of the page. If it is taken, the next free one."""
+    seed: Annotated[int, SEED] = 1
+    """Seed of the environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

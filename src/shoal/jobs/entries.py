@@ -37,7 +37,7 @@ from shoal.user_code import absolute
 DEFAULT_EPISODES = 100
 
 _WITHOUT_POLICY = ("zero", "random")
-_OF_RUNS = ("latest", "best", "best-of-runs")
+_OF_RUNS = ("latest", "best", "best-of-runs", "shipped")
 _SUFFIXES = (".pt", ".onnx", ".pt2")
 _LONGEST_LABEL = 32
 """Most characters of a value in a job's name; a longer one is numbered."""

@@ -39,7 +39,5 @@ def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
     points = np.concatenate([grid_points(*grid) for grid in sorted(grids)])
     places = base[:2] + points @ np.array([ahead, (-ahead[1], ahead[0])])
     heights = wp.empty(len(places), dtype=wp.float32, device=task.device)
-    task.launch(
-        _measure, [ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places)
-    )
+    task.launch(_measure, [ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places))
     return [Sphere(point, 0.015, BLUE) for point in np.column_stack([places, heights.numpy()])]

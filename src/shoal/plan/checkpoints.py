@@ -228,7 +228,7 @@ def checkpoint_at(path: Path) -> Path:
     if path.is_dir():
         what = f"{path} is a directory, but no checkpoint, which would hold a {MODEL}"
     raise UsageError(
-        f"{what}: pass a directory below <run>/checkpoints, a .pt file, 'latest', 'best' or 'best-of-runs'."
+        f"{what}: pass a directory below <run>/checkpoints, a .pt file, 'latest', 'best', 'best-of-runs' or 'shipped'."
     )
 
 

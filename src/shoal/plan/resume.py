@@ -158,7 +158,9 @@ def run_to_continue(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir, list[s
 
 
 def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
-    """Return the model file of a checkpoint or run by path, or of `latest`, `best` or `best-of-runs`."""
+    """Return the model file of a checkpoint or run by path, or of `latest`, `best`, `best-of-runs` or `shipped`."""
+    if checkpoint == "shipped":
+        return registry.shipped_policy(spec.name)
     if checkpoint not in ("latest", "best", "best-of-runs"):
         if not RunDir(Path(checkpoint)).checkpoints_dir.is_dir():
             return checkpoint_at(Path(checkpoint))
@@ -179,6 +181,15 @@ def find_model(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
             which = f"best, whose {found.metric} is {found.score:.2f}"
         logger.warning("Of %s %s is taken, the %s.", counted(len(runs), "run"), found.path, which)
     return found.model
+
+
+def find_model_to_show(log_root: str, spec: TaskSpec, checkpoint: str) -> Path:
+    """Return the model file as `find_model` does; where there is no run for `latest`, that of the shipped policy."""
+    runs = list_runs(experiment_dir(Path(log_root), spec.experiment))
+    if runs or checkpoint != "latest" or spec.name not in registry.shipped_policies():
+        return find_model(log_root, spec, checkpoint)
+    logger.warning("%s has no run below %s: the policy that ships with Shoal is taken.", spec.name, log_root)
+    return registry.shipped_policy(spec.name)
 
 
 @cache

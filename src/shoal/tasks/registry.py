@@ -24,6 +24,8 @@ from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.user_code import find_class, line_in, load
 
 ENTRY_POINT_GROUP = "shoal.tasks"
+POLICIES = Path(__file__).parent / "policies"
+"""Trained policies, `<name>.pt`, and `manifest.json`, which says how docs/make_policies.py made each."""
 
 _SHIPPED = (
     "shoal.tasks.cartpole.specs:SPECS",
@@ -205,6 +207,26 @@ def resolve(task: str) -> TaskSpec:
         hint = did_you_mean(task, registered())
         raise UsageError(f"There is no task '{task}'.{hint} `shoal tasks` lists what can be trained.")
     return spec
+
+
+def shipped_policies() -> dict[str, Path]:
+    """Return the file of each policy that ships, by its name: that of its task, or of a robot too."""
+    return {file.stem: file for file in POLICIES.glob("*.pt")}
+
+
+def shipped_policy(name: str) -> Path:
+    """Return the file of a policy that ships.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    files = shipped_policies()
+    if name not in files:
+        raise UsageError(
+            f"No policy of {name} ships with Shoal, only of {', '.join(sorted(files))}: pass one of these, or train it."
+            f"{did_you_mean(name, files)}"
+        )
+    return files[name]
 
 
 def is_reference(word: str) -> bool:

@@ -17,7 +17,7 @@ from shoal.viewer.playback import EnvStatus
 from shoal.viewer.terms import TermsTab, bars
 
 _MOST_SEED = 2**31 - 1
-Action = Literal["pause", "step", "reset", "again", "load"]
+Action = Literal["pause", "step", "reset", "again", "load", "push"]
 
 
 class ControlPanel:
@@ -35,8 +35,13 @@ class ControlPanel:
         scans: bool,
         seed: int | None,
         follow: bool,
+        can_push: bool = False,
+        menu: Sequence[str] = (),
     ) -> None:
-        """Add them. Without `limits` of actuators no forces are known, and without `seed` no episodes are repeated."""
+        """Add them. Without `limits` of actuators no forces are known, and without `seed` no episodes are repeated.
+
+        The first policy of the `menu` is shown.
+        """
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         tabs = gui.add_tab_group()
         with tabs.add_tab("Controls"):
@@ -55,6 +60,8 @@ class ControlPanel:
         self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], seed: int | None, *, follow: bool
     ) -> None:
         with gui.add_folder("Policy"):
+            self.chosen = gui.add_dropdown("Show", menu, initial_value=menu[0]) if menu else None
+            """The policy of the menu that is to be shown."""
             self._checkpoint: viser.GuiDropdownHandle[Any] = gui.add_dropdown("Checkpoint", ("",))
             self._problem = gui.add_html("", visible=False)
             self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
@@ -70,6 +77,8 @@ class ControlPanel:
         with gui.add_folder("Environment"):
             self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
             self.follow = gui.add_checkbox("Follow it", initial_value=follow)
+            if can_push:
+                self._button(gui, "Push", "push")
             self._texts = {
                 name: gui.add_text(name, "", disabled=True) for name in ("Reward", "Step", "Return", "Last return")
             }

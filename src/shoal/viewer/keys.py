@@ -17,11 +17,12 @@ _MOVES, _TURNS = ("WS", "AD"), ("QE",)
 # viser's camera takes letters, too, and a button or a box that has the focus takes the space bar: the key is withdrawn
 # from them, and handed to viser's hotkeys alone. Those read the key, and the camera its code.
 _SCRIPT = """
-if (!window.shoalKeys) {
-  window.shoalKeys = true;
+const isFirst = !window.shoalKeys;
+window.shoalKeys = KEYS;
+if (isFirst) {
   window.addEventListener("keydown", (event) => {
     if (!event.isTrusted || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    if (!KEYS.includes(event.key)) return;
+    if (!window.shoalKeys.includes(event.key)) return;
     if (event.target.closest("input:not([type=checkbox]), textarea, [role=slider]")) return;
     event.preventDefault();
     event.stopImmediatePropagation();

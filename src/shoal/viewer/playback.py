@@ -13,6 +13,8 @@ from shoal.sim.render.marks import Mark
 
 FRAME_S = 1 / 60
 """Period of the viewer's loop [s]."""
+PUSH = 1.0
+"""Change of velocity by a push [m/s]; where nothing moves freely, of all joints together [m/s, rad/s]."""
 MAX_CATCH_UP_S = 0.1
 """Most time that is caught up at once [s]; a slow machine drops the rest."""
 HISTORY_S = 10.0
@@ -97,6 +99,11 @@ class Playback:
         self._state = self.picture.state()
         self.has_scan = bool(self.picture.scan(self._rows()[0]))
         """Whether sensors look anywhere."""
+        scene, self._velocities = self.picture.scene, capabilities_of(env).rows().get("data/qvel")
+        """Live joint velocities, (num_envs, nv). None of tasks that MuJoCo does not simulate."""
+        free = scene.jnt_dofadr[scene.jnt_type == 0]
+        self._pushed = np.concatenate([free, free + 1]) if len(free) else np.arange(scene.nv)
+        """Columns that a push changes: of what moves freely the horizontal ones."""
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
         self._returns = torch.zeros(env.num_envs, device=env.device)
@@ -121,6 +128,19 @@ class Playback:
             self._returns.masked_fill_(dones, 0.0)
             self.rewards.add([self._rewards, *capabilities_of(self.env).term_rewards().values()])
             self.metrics.add([extras["log"][f"Metrics/{name}"] for name in self.metrics.names])
+
+    @property
+    def can_push(self) -> bool:
+        """Whether `push` has an effect."""
+        return self._velocities is not None
+
+    def push(self) -> None:
+        """Push each environment in a random direction."""
+        if self._velocities is not None:
+            drawn = torch.randn(self.env.num_envs, len(self._pushed))
+            change = PUSH * drawn / drawn.norm(dim=1, keepdim=True)
+            with torch.inference_mode():
+                self._velocities[:, self._pushed] += change.to(self._velocities.device)
 
     def restart(self, seed: int | None = None) -> None:
         """Begin a new episode in every environment, and clear all returns. The same seed begins the same episodes."""

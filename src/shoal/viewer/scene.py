@@ -162,13 +162,14 @@ class ViserScene:
         )
 
     def _place_camera(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Set the initial camera so that it sees all environments."""
+        """Set the camera so that it sees all environments."""
         middle = np.array([0.0, 0.0, (low[2] + high[2]) / 2])
         reach = _MARGIN * np.linalg.norm(self._offsets.max(axis=0) + (high - low) / 2)
-        camera = self._server.initial_camera
-        camera.fov = _FIELD_OF_VIEW
-        camera.look_at = middle
-        camera.position = middle + _VIEW / np.linalg.norm(_VIEW) * reach / np.tan(_FIELD_OF_VIEW / 2)
+        visitors = self._server.get_clients().values()  # Who have seen another scene before.
+        for camera in (self._server.initial_camera, *(each.camera for each in visitors)):
+            camera.fov = _FIELD_OF_VIEW
+            camera.look_at = middle
+            camera.position = middle + _VIEW / np.linalg.norm(_VIEW) * reach / np.tan(_FIELD_OF_VIEW / 2)
 
 
 def _sky() -> np.ndarray:

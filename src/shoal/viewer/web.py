@@ -4,8 +4,8 @@ import io
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,25 +36,56 @@ def show(
     config: PlayConfig, spec: TaskSpec, model: Path | None, device: str, *, print_line: Callable[[str], None]
 ) -> NoReturn:
     """Serve the page at the free port `config.viewer_port` until a signal comes. An untrained agent has no `model`."""
-    with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
-        playback = Playback(env, policy)
-        with _served(config, label=spec.name) as (server, token):
-            scene = ViserScene(server, playback.picture.scene, playback.positions())
-            walks = bool((playback.picture.scene.jnt_type == 0).any())
-            panel = ControlPanel(
-                server.gui,
-                num_envs=env.num_envs,
-                commands=playback.commands,
-                rewards=playback.rewards.names,
-                metrics=playback.metrics.names,
-                limits=actuator_limits(playback.picture.scene) if playback.state() else None,
-                scans=playback.has_scan,
-                seed=config.seed if capabilities_of(env).can_restart else None,
-                follow=walks,
-            )
-            for line in viewer_urls(config.viewer_host, server.get_port(), token):
-                print_line(line)
-            WebViewer(playback, scene, panel, model, config.checkpoint).run()
+    show_one_of({spec.name: (config, spec, model)}, device, print_line=print_line)
+
+
+def show_one_of(
+    offered: Mapping[str, tuple[PlayConfig, TaskSpec, Path | None]],
+    device: str,
+    *,
+    print_line: Callable[[str], None],
+    on_served: Callable[[str], object] = lambda _: None,
+) -> NoReturn:
+    """Serve the page with the first of these policies, and a menu of the others, until a signal comes.
+
+    `on_served` is called once, with the page's address.
+    """
+    menu = list(offered)
+    with ExitStack() as page:
+        server: _Server | None = None
+        token = ""
+        while True:
+            config, spec, model = offered[menu[0]]
+            with open_policy(config, spec, model, device, num_envs=config.num_envs) as (env, policy):
+                playback = Playback(env, policy)
+                is_first = server is None
+                if server is None:
+                    server, token = page.enter_context(_served(config, label=spec.name))
+                server.gui.reset()
+                server.scene.reset()
+                scene = ViserScene(server, playback.picture.scene, playback.positions())
+                panel = ControlPanel(
+                    server.gui,
+                    num_envs=env.num_envs,
+                    commands=playback.commands,
+                    rewards=playback.rewards.names,
+                    metrics=playback.metrics.names,
+                    limits=actuator_limits(playback.picture.scene) if playback.state() else None,
+                    scans=playback.has_scan,
+                    seed=config.seed if capabilities_of(env).can_restart else None,
+                    follow=bool((playback.picture.scene.jnt_type == 0).any()),
+                    can_push=playback.can_push,
+                    menu=menu if len(menu) > 1 else (),
+                )
+                if is_first:
+                    lines = viewer_urls(config.viewer_host, server.get_port(), token)
+                    for line in lines:
+                        print_line(line)
+                    on_served(lines[0].split()[1])
+                chosen = WebViewer(playback, scene, panel, model, config.checkpoint).run()
+                panel.set_problem(f"{chosen} is being loaded.")
+            menu.remove(chosen)
+            menu.insert(0, chosen)
 
 
 def viewer_urls(host: str, port: int, token: str) -> list[str]:
@@ -150,11 +181,14 @@ class WebViewer:
         else:
             self._list_checkpoints(self._loaded)
 
-    def run(self) -> NoReturn:
-        """Play until a signal comes."""
+    def run(self) -> str:
+        """Play until another policy of the menu is chosen, and return its name, or until a signal comes."""
+        shown = self._panel.chosen.value if self._panel.chosen else ""
         while True:
             started = time.monotonic()
             self._update(started)
+            if self._panel.chosen and self._panel.chosen.value != shown:
+                return self._panel.chosen.value
             time.sleep(max(0.0, started + FRAME_S - time.monotonic()))
 
     def _update(self, now: float) -> None:
@@ -208,6 +242,8 @@ class WebViewer:
             elif action in {"reset", "again"}:
                 playback.restart(panel.seed(new=action == "reset"))
                 has_moved = True
+            elif action == "push":
+                playback.push()
             elif self._loaded is not None:
                 self._load(self._loaded, self._loaded.newer())
         return has_moved

@@ -101,7 +101,9 @@ class RslRlLearner(OnPolicyRunner, TorchLearner):
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
         """Restore a state that plain rsl_rl may have saved."""
-        networks = {"actor": True, "critic": True, "rnd": "rnd_state_dict" in state}
+        # A shipped policy is an actor alone.
+        networks = {"actor": True, "critic": "critic_state_dict" in state or not weights_only}
+        networks["rnd"] = "rnd_state_dict" in state
         with does_not_fit(self.modules, state):
             self.alg.load(dict(state), networks | {"optimizer": not weights_only}, strict=True)
         infos = state.get("infos")
