@@ -45,7 +45,16 @@ class ControlPanel:
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         tabs = gui.add_tab_group()
         with tabs.add_tab("Controls"):
+            with gui.add_folder("Policy"):
+                self.chosen = gui.add_dropdown("Show", menu, initial_value=menu[0]) if menu else None
+                """The policy of the menu that is to be shown."""
+                self._checkpoint: viser.GuiDropdownHandle[Any] = gui.add_dropdown("Checkpoint", ("",))
+                self._problem = gui.add_html("", visible=False)
+                self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
+                self._load = self._button(gui, "Load the newest", "load")
             self._add_controls(gui, num_envs, commands, seed, follow=follow)
+            if can_push:
+                self._button(gui, "Push", "push")
         with tabs.add_tab("Visualization"):
             boxes = [gui.add_checkbox(name, initial_value=False) for name in ("Collision shapes", "Frames")]
             self._collisions, self._frames = boxes
@@ -59,13 +68,6 @@ class ControlPanel:
     def _add_controls(
         self, gui: viser.GuiApi, num_envs: int, commands: Mapping[str, CommandRange], seed: int | None, *, follow: bool
     ) -> None:
-        with gui.add_folder("Policy"):
-            self.chosen = gui.add_dropdown("Show", menu, initial_value=menu[0]) if menu else None
-            """The policy of the menu that is to be shown."""
-            self._checkpoint: viser.GuiDropdownHandle[Any] = gui.add_dropdown("Checkpoint", ("",))
-            self._problem = gui.add_html("", visible=False)
-            self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
-            self._load = self._button(gui, "Load the newest", "load")
         with gui.add_folder("Time"):
             self._pause = self._button(gui, "Pause", "pause")
             self._button(gui, "Step", "step")
@@ -77,8 +79,6 @@ class ControlPanel:
         with gui.add_folder("Environment"):
             self.selected = gui.add_slider("Look at", min=0, max=num_envs - 1, step=1, initial_value=0)
             self.follow = gui.add_checkbox("Follow it", initial_value=follow)
-            if can_push:
-                self._button(gui, "Push", "push")
             self._texts = {
                 name: gui.add_text(name, "", disabled=True) for name in ("Reward", "Step", "Return", "Last return")
             }
