@@ -186,7 +186,7 @@ class Running:
 def start(
     words: Sequence[str], where: Path, environ: Mapping[str, str] | None = None, *, stdout: int = subprocess.PIPE
 ) -> Running:
-    """Start a command with `where/logs` for `--log-root`, which the demo lacks, and a temporary directory of its own."""
+    """Start a command with `where/logs` for `--log-root`, but the demo, and a temporary directory of its own."""
     mark, of_its_own = marks(where)
     runs = () if "demo" in words else ("--log-root", str(where / "logs"))
     process = subprocess.Popen(
