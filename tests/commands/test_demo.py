@@ -135,7 +135,7 @@ def test_play_without_a_run_takes_the_shipped_policy_and_says_so(
 
 @draws
 def test_the_demo_writes_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "FILMED_STEPS", 4)
-    shown = demo.film(DemoConfig(task=TASK, record=str(tmp_path / "demo.mp4")))
+    monkeypatch.setattr(demo, "VIDEO_STEPS", 4)
+    shown = demo.record(DemoConfig(task=TASK, record=str(tmp_path / "demo.mp4")))
     pictures, rate = frames_of(tmp_path / "demo.mp4")
     assert (len(pictures), rate, shown.video) == (4, 50, str(tmp_path / "demo.mp4"))

@@ -320,7 +320,8 @@ def test_a_damaged_directory_is_refused_with_its_reason(run_dir: RunDir) -> None
 def test_what_is_not_there_is_refused_with_what_to_pass(word: str, trouble: str, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=rf"{trouble}: pass a directory below <run>/checkpoints, a \.pt file, 'latest', 'best', .* or 'shipped'\.",
+        match=rf"{trouble}: pass a directory below <run>/checkpoints, a \.pt file, "
+        r"'latest', 'best', 'best-of-runs' or 'shipped'\.",
     ):
         checkpoint_at(tmp_path / word)
 

@@ -235,7 +235,7 @@ def play(config: PlayConfig) -> playing.Episodes | None:
 def demo(config: DemoConfig) -> playing.Episodes | None:
     """Show a trained quadruped that walks, and other policies that come with Shoal. No training and no GPU needed."""
     if config.record is not None:
-        return demonstration.film(config)
+        return demonstration.record(config)
     return _until_ctrl_c(lambda: demonstration.show(config, print_line))
 
 

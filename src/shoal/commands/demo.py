@@ -15,7 +15,7 @@ from shoal.reading import parse_json, read_bytes
 from shoal.tasks import registry
 from shoal.tasks.registry import POLICIES, TaskSpec
 
-FILMED_STEPS = 500
+VIDEO_STEPS = 500
 """Ten seconds of tasks with 50 actions a second."""
 
 Shown = tuple[PlayConfig, TaskSpec, Path | None]
@@ -57,10 +57,10 @@ def offered(config: DemoConfig) -> dict[str, Shown]:
     return shown
 
 
-def film(config: DemoConfig) -> Episodes:
+def record(config: DemoConfig) -> Episodes:
     """Write a video of one policy."""
     playing, *_ = next(iter(offered(config).values()))
-    return play(replace(playing, video_path=config.record, video_length=FILMED_STEPS, episodes=1))
+    return play(replace(playing, video_path=config.record, video_length=VIDEO_STEPS, episodes=1))
 
 
 def show(config: DemoConfig, print_line: Callable[[str], None]) -> None:

@@ -85,7 +85,7 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         if options and "reset_mask" in options:
             raise UsageError("reset_mask was passed, but episodes begin in the step that ends one: leave it out.")
         if not self._of.can_restart and not (self._is_new and seed is None):
-            raise UsageError("These environments cannot begin episodes anew: make new ones, with another seed.")
+            raise UsageError("These environments cannot begin new episodes: make new ones, with another seed.")
         self._of.restart(seed)
         return self._observed(self._env.get_observations()), {}
 

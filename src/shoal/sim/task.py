@@ -75,10 +75,10 @@ class Task(ABC, Generic[ConfigT]):
     """On the class: the defaults. On a task: the configuration it was built with."""
 
     observations: ClassVar[Mapping[str, int]]
-    """Columns of each observation group, such as ``{"policy": 5}``. A task may set it anew in `build`."""
+    """Columns of each observation group, such as ``{"policy": 5}``. A task may set its own in `build`."""
 
     num_actions: ClassVar[int]
-    """Columns of the actions. A task may set it anew in `build`."""
+    """Columns of the actions. A task may set its own in `build`."""
 
     reward_terms: ClassVar[tuple[str, ...]]
     """Names of the columns of `terms`."""
@@ -196,7 +196,7 @@ class Task(ABC, Generic[ConfigT]):
         """Refuse class attributes or a configuration that cannot be meant."""
 
     def declare(self, **declarations: object) -> None:
-        """Set what the class declares anew for this task, in `build`."""
+        """Set what the class declares again for this task, in `build`."""
         for name, value in declarations.items():
             setattr(self, name, value)
 
@@ -339,7 +339,7 @@ class Task(ABC, Generic[ConfigT]):
     def restart(self, seed: int | None = None, first: int = 0) -> None:
         """Begin a new episode in every environment.
 
-        `seed` begins the random numbers anew; None continues the present ones. `first` is the index of the first
+        `seed` begins the random numbers again; None continues the present ones. `first` is the index of the first
         environment: with 64 they get the random numbers that environments 64, 65, ... of a larger task have.
         """
         with torch_stream(self.device):
