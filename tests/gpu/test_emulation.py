@@ -103,6 +103,14 @@ def test_tensors_of_two_devices_are_refused() -> None:
         torch.ones(3, device="cuda:2")
 
 
+def test_a_list_as_an_index_is_refused() -> None:
+    values = torch.zeros(3, device=GPU)
+    with pytest.raises(EmulationError, match="index with a tensor on that device"):
+        values[[0, 2]] = 1.0
+    values[torch.tensor([0, 2], device=GPU)] = 1.0
+    assert values.tolist() == [1.0, 0.0, 1.0]
+
+
 @pytest.mark.usefixtures("driver")
 def test_an_event_that_a_thread_without_a_device_waits_for_is_noted() -> None:
     event = torch.cuda.Event()

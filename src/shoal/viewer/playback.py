@@ -102,7 +102,8 @@ class Playback:
         scene, self._velocities = self.picture.scene, capabilities_of(env).rows().get("data/qvel")
         """Live joint velocities, (num_envs, nv). None of tasks that MuJoCo does not simulate."""
         free = scene.jnt_dofadr[scene.jnt_type == 0]
-        self._pushed = np.concatenate([free, free + 1]) if len(free) else np.arange(scene.nv)
+        pushed = np.concatenate([free, free + 1]) if len(free) else np.arange(scene.nv)
+        self._pushed = torch.as_tensor(pushed, dtype=torch.long, device=env.device)
         """Columns that a push changes: of what moves freely the horizontal ones."""
         self._observations = env.get_observations()
         self._rewards = torch.zeros(env.num_envs, device=env.device)
@@ -137,10 +138,9 @@ class Playback:
     def push(self) -> None:
         """Push each environment in a random direction."""
         if self._velocities is not None:
-            drawn = torch.randn(self.env.num_envs, len(self._pushed))
-            change = PUSH * drawn / drawn.norm(dim=1, keepdim=True)
             with torch.inference_mode():
-                self._velocities[:, self._pushed] += change.to(self._velocities.device)
+                drawn = torch.randn(self.env.num_envs, len(self._pushed), device=self._pushed.device)
+                self._velocities.index_add_(1, self._pushed, PUSH * drawn / drawn.norm(dim=1, keepdim=True))
 
     def restart(self, seed: int | None = None) -> None:
         """Begin a new episode in every environment, and clear all returns. The same seed begins the same episodes."""

@@ -353,7 +353,15 @@ def _inner(value: Any) -> Any:
 
 
 def _refuse_cpu_tensors(func: Any, flat: Sequence[Any], ours: Sequence[CudaTensor]) -> None:
-    """Refuse tensors of the CPU beside tensors of a GPU, but for plain numbers, indices and the steps of optimizers."""
+    """Refuse tensors of the CPU beside tensors of a GPU, but for plain numbers, indices and the steps of optimizers.
+
+    Raises:
+        EmulationError: A list is an index; torch makes a tensor of it on `meta`, where its numbers are lost.
+        RuntimeError: A tensor of the CPU, as from torch.
+    """
+    if ours and any(isinstance(each, torch.Tensor) and each.device.type == "meta" for each in flat):
+        message = "A list indexes a tensor on an emulated GPU: index with a tensor on that device."
+        raise EmulationError(message)
     if not ours or func in _COPIES or func in _INDEXED or func.__name__.startswith(("_foreach", "_fused")):
         return
     for each in flat:
