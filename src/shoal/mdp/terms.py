@@ -21,8 +21,10 @@ Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
+    "activation": Literal["elu", "relu", "softsign", "tanh"],
+    "input_order": Literal["pos_vel", "vel_pos"],
 }
-"""Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+"""Parameters that are one of some words; a function gets the word's place."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
