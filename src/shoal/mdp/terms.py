@@ -24,7 +24,7 @@ CHOICES: dict[str, Any] = {
     "activation": Literal["elu", "relu", "softsign", "tanh"],
     "input_order": Literal["pos_vel", "vel_pos"],
 }
-"""Parameters that are one of some words; a function gets the word's place."""
+"""Parameters that are one of some words; a function gets the word's index."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -117,7 +117,7 @@ class EventTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTerm(Term):
-    """Columns that the policy is given to follow, drawn anew in every episode and in intervals."""
+    """Columns that the policy is given to follow, drawn in every episode and in intervals."""
 
     columns: ClassVar[tuple[str, ...]]
     units: ClassVar[tuple[str, ...]]
@@ -321,11 +321,7 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
 
 
 def Command(
-    func: Function,
-    *,
-    columns: Mapping[str, str],
-    resampling_time: tuple[float, float],
-    **params: Value,
+    func: Function, *, columns: Mapping[str, str], resampling_time: tuple[float, float], **params: Value
 ) -> CommandTerm:
     """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any.
 
