@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
@@ -91,6 +91,12 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> tuple[Source
             binder.memories.append(f"{path.replace('.', '_')}_delay")
             source.add(*kept, f"value = {acting}", depth=1)
         if bound.is_updated:
+            if config.on_nan == "stop":
+                raise UsageError(
+                    f"--env.on-nan stop was asked for, but {path} acts before each physics step, which a replay does "
+                    "not: pass --env.on-nan reset."
+                )
+            binder.arrays["physics_step"] = 0  # The task passes another.
             acting = acting if kept else f"state.action[env, {first} + i]"
             actuate.add(f"if i < {count}:", f"    {bound.call('i', acting, 'physics_step')}")
             actuate.columns = max(actuate.columns, count)

@@ -171,13 +171,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.model = self.build_model(config)
         if config.physics_dt is not None:
             self.model.opt.timestep = config.physics_dt
-        self.engine = build_engine(
-            self.model,
-            config,
-            num_envs=self.num_envs,
-            device=self.device,
-            declared=declared_capacities(type(self), config),
-        )
+        declared = declared_capacities(type(self), config)
+        self.engine = build_engine(self.model, config, num_envs=self.num_envs, device=self.device, declared=declared)
         self.resets_diverged = config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
         self.checked_state = self.qpos, self.qvel
@@ -245,16 +240,14 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.state_values = state_of(self, sources)
         """What the functions of terms read, by name."""
         state = struct_of(self.state_values)
-        arguments = {"state": state, "numbers": self.numbers, "physics_step": 0, **arrays, **values}
-        arguments |= self.binder.arrays
+        arguments = {"state": state, "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
         self.torch_terms = TorchTerms(self.binder.torch, values, self.state_values, self.binder.arrays, self.numbers)
         """Terms that run outside of the captured step."""
 
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
-        if "actuate" in self._kernels:
-            self.engine.actuate = lambda at: self._run("actuate", physics_step=at)
+        self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -331,8 +324,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
-    def _run(self, name: str, **other: Any) -> None:
-        """Launch a generated kernel, if there is one of this name, with other arguments.
+    def _run(self, name: str, physics_step: int = 0) -> None:
+        """Launch a generated kernel, if there is one of this name.
 
         Raises:
             ShoalError: Warp does not compile its functions.
@@ -342,7 +335,10 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, [*(generated.arguments | other).values()], dim=dim)
+            given = {
+                name: physics_step if name == "physics_step" else each for name, each in generated.arguments.items()
+            }
+            self.launch(generated.kernel, [*given.values()], dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise
