@@ -307,7 +307,7 @@ def test_declared_sensors_are_those_of_mjcf() -> None:
         (mdp.Sensor("gyro", sites="imu"), r"^sensors\.x\.sites is given, but a sensor has no such parameter.* 'site'"),
         (mdp.Sensor("gyro", site="i"), r"^sensors\.x\.site is 'i', which matches no site"),
         (mdp.Sensor("framepos", body=".*"), r"^sensors\.x\.body is '\.\*', which matches more than one"),
-        (mdp.Sensor("gyro", body="trunk"), r"^The model does not compile: .*site"),
+        (mdp.Sensor("gyro", body="trunk"), r"^The model of Trunk \(see line .* does not compile: .*site"),
     ],
 )
 def test_a_sensor_that_cannot_be_is_refused(sensor: Any, message: str) -> None:
