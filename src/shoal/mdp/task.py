@@ -85,8 +85,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
         """Return the scene: `build_spec`, with the objects and sensors of the configuration."""
         code = cls.build_spec.__code__
-        what = f"The model of {cls.__name__} (see line {code.co_firstlineno} of {code.co_filename})"
-        return compile_scene(cls.build_spec(config), config, what)
+        named = f"The model of {cls.__name__} (see line {code.co_firstlineno} of {code.co_filename})"
+        return compile_scene(cls.build_spec(config), config, named)
 
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""

@@ -149,6 +149,8 @@ class ContactTerm(Term):
     """Number of contacts of each that the sensor has; of `netforce` one."""
     force_threshold: Annotated[float, at_least(0)] = 0.0
     """Force above which it touches [N]; 0 for any contact."""
+    track_air_time: bool = False
+    """Whether times in contact and without are counted by physics steps, as mjlab's, and not by actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
