@@ -162,7 +162,7 @@ class Truth:
         return sum((-sign * contact.frame.reshape(3, 3).T @ wrench[:3] for contact, wrench, sign in each), np.zeros(3))
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def task(request: pytest.FixtureRequest) -> Trunk:
     return placed(request.param)
 
@@ -216,7 +216,7 @@ def test_a_slot_has_all_fields_of_its_contact(task: Trunk) -> None:
     assert checked > ENVS
 
 
-@pytest.mark.parametrize("engine", ["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
     counted = mdp.Reward("self_collision_substeps", weight=1.0, contact="itself", force_threshold=0.5)
     task = placed(engine, CONFIG.change(decimation=5, rewards={"itself": counted}))
@@ -230,14 +230,14 @@ def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
             for _ in range(5):
                 truth.step()
                 count += truth.touches_itself()
-            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "warp"), env
+            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "mjwarp"), env
             total += 0 < count < 5
     assert total > 0
 
 
 def test_times_in_contact_and_without_are_counted_by_physics_steps_where_that_is_declared() -> None:
     tracked = {"net": {"track_air_time": True}, "itself": {"track_air_time": True}}
-    task = placed("native", CONFIG.change(decimation=5, contacts=tracked))
+    task = placed("mujoco", CONFIG.change(decimation=5, contacts=tracked))
     times = {name: np.zeros((ENVS, 3)) for name in ("air_time", "contact_time", "last_air_time")}
     for name, contact in itertools.product(times, tracked):
         task.arrays[f"contacts/{contact}/{name}"].zero_()
@@ -330,7 +330,7 @@ def test_declared_sensors_are_those_of_mjcf() -> None:
     config = CONFIG.change(
         sensors=SENSORS, contacts=dict.fromkeys(CONTACTS), observations=shown, rewards={"many": None}
     )
-    task = placed("native", config)
+    task = placed("mujoco", config)
     model = mujoco.MjModel.from_xml_string(MODEL.replace("</mujoco>", IN_XML))
     data = mujoco.MjData(model)
     for env in range(ENVS):
