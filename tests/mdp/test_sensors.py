@@ -280,7 +280,7 @@ def test_a_contact_that_is_found_by_a_function_has_no_times_by_physics_steps() -
         ),
         (
             mdp.Contact(bodies="trunk", secondary_geom=".*"),
-            r"^contacts\.x\.secondary_geom is '\.\*', which matches more than",
+            r"^contacts\.x\.secondary_geom is '\.\*', which matches more than one .*, but a sensor of MuJoCo's",
         ),
         (mdp.Contact(bodies="trunk", secondary="floor"), r"^contacts\.x\.secondary is given, but a sensor has no such"),
         (

@@ -65,7 +65,10 @@ class _Sensors:
         )
         if known is not _PRIMARY and len(found) > 1:
             listed = ", ".join(names[at] for at in found)
-            raise UsageError(f"{where} is '{patterns}', which matches more than one ({listed}): name one.")
+            raise UsageError(
+                f"{where} is '{patterns}', which matches more than one ({listed}), but a sensor of MuJoCo's takes one: "
+                "name one, or a subtree that has all, or declare several."
+            )
         return [names[at] for at in found], kind
 
     def add(self, path: str, term: Term, kinds: Mapping[str, Any], others: Mapping[str, Any], **sensor: Any) -> None:
