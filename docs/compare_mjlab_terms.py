@@ -267,7 +267,7 @@ def contact_sensor(count: int) -> Any:
     """Return mjlab's sensor of so many bodies, which tracks times."""
     from mjlab.sensor import contact_sensor as theirs
 
-    made = object.__new__(theirs.ContactSensor)
+    made: Any = object.__new__(theirs.ContactSensor)
     made.cfg = SimpleNamespace(name="feet", fields=("found",), num_slots=1)
     made._air_time_state = theirs._AirTimeState(*(torch.zeros(NUM_ENVS, count) for _ in range(4)))  # noqa: SLF001
     return made

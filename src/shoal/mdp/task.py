@@ -363,6 +363,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state of its own, and randomised parameters."""
         super().seed_rng(seed, first)
+        if "shared_rng" in self.arrays:
+            self.arrays["shared_rng"].fill_(int(np.random.default_rng(seed).integers(2**32)))
         self._run("startup")
         self.apply_parameters()
 

@@ -74,6 +74,8 @@ class DelayedTerm(Term):
     """Probability that a lag is kept where another would be drawn. With 1 each episode has a lag of its own."""
     delay_update_period: Annotated[int, at_least(0)] = 0
     """Steps between two draws; 0 for one in each step."""
+    delay_per_env: bool = True
+    """Whether each environment draws a lag of its own; otherwise those that draw in a step get the same."""
     delay_per_env_phase: bool = True
     """Whether environments draw in different steps of the period."""
 
