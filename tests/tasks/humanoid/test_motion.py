@@ -127,8 +127,8 @@ def test_a_motion_has_the_poses_of_objects_that_move_freely_as_well(tmp_path: Pa
     }
     for name, arrays in files.items():
         np.savez(tmp_path / f"{name}.npz", fps=50, **arrays)
-        motion = read_motion(tmp_path / f"{name}.npz", model)
-        np.testing.assert_allclose(motion.qpos, expected, atol=1e-7, err_msg=name)
+        np.testing.assert_allclose(read_motion(tmp_path / f"{name}.npz", model).qpos, expected, atol=1e-7, err_msg=name)
+    motion = read_motion(tmp_path / "whole.npz", model)
     write_motion(tmp_path / "own.npz", motion, model)
     np.testing.assert_allclose(read_motion(tmp_path / "own.npz", model).qpos, expected, atol=1e-6)
     np.testing.assert_allclose(motion.body_lin_vel[1, -1], [0, 0, 10], atol=1e-6)

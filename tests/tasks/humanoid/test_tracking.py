@@ -72,12 +72,13 @@ def test_the_policy_observes_the_next_frame(task: Tracking) -> None:
 
 
 def test_an_object_of_the_motion_is_observed_rewarded_and_begins_where_the_robot_begins(tmp_path: Path) -> None:
-    arrays = dict(np.load(motion_file("squats")))
+    arrays: dict[str, Any] = dict(np.load(motion_file("squats")))
     frames = len(arrays["joint_pos"])
     wave = np.sin(np.arange(frames) / 20)
     poses = {"pos": np.stack([0.5 + 0 * wave, 0.1 * wave, 1.0 + 0.2 * wave], axis=1)}
     poses["quat"] = np.stack([np.cos(wave / 2), 0 * wave, 0 * wave, np.sin(wave / 2)], axis=1)
-    np.savez(tmp_path / "carries.npz", **arrays, **{f"object_{name}_w": each for name, each in poses.items()})
+    arrays |= {f"object_{name}_w": each for name, each in poses.items()}
+    np.savez(tmp_path / "carries.npz", **arrays)
     own: str = "shoal.tasks.humanoid.terms:"
     box: dict[str, Any] = {"anchor_body": "box/body"}
     config = EXACT.change(
