@@ -53,7 +53,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
         place, observing[0].lines = Source("place"), place.lines + observing[0].lines
     return [
-        _act(config, terms, binder),
+        *_act(config, terms, binder),
         *after_physics,
         _reset(config, terms, binder, first),
         _interval(config, terms, binder),
@@ -64,9 +64,9 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
     ]
 
 
-def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Actions to controls."""
-    source = Source("act")
+def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> tuple[Source, Source]:
+    """Actions to controls, once and before each physics step."""
+    source, actuate = Source("act"), Source("actuate")
     source.add(
         "age[env] = age[env] + 1",
         "for column in range(actions.shape[1]):",
@@ -91,14 +91,18 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         if kept:
             binder.memories.append(f"{path.replace('.', '_')}_delay")
             source.add(*kept, f"value = {acting}", depth=1)
-        if bound.is_by_column:
+        if bound.is_updated:
+            acting = acting if kept else f"state.action[env, {first} + i]"
+            actuate.add(f"if i < {count}:", f"    {bound.call('i', acting, 'physics_step')}")
+            actuate.columns = max(actuate.columns, count)
+        elif bound.is_by_column:
             source.add(bound.call("i", "value"), depth=1)
         else:
             source.add(f"    {bound.name}[i] = value", bound.call(bound.name))
         source.add(*_moves(bound))
         first += count
     source.lines[1:1] = terms.rings.next
-    return source
+    return source, actuate
 
 
 def _moves(bound: Bound) -> list[str]:
