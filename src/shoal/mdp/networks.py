@@ -67,7 +67,9 @@ def _layers_of(tensors: Any) -> tuple[list[tuple[int, int, int, int]], np.ndarra
         layers.append((parts[0].shape[1], kept or len(parts[0]), kept, weights.size))
         weights = np.concatenate([weights, np.column_stack([*parts, bias]).ravel()])
         if kept and len(parts[0]) != 4 * kept:
-            raise ValueError(f"{name} has {len(parts[0])} rows, but those of an LSTM with {kept} outputs are {4 * kept}")
+            raise ValueError(
+                f"{name} has {len(parts[0])} rows, but those of an LSTM with {kept} outputs are {4 * kept}"
+            )
     inputs, outputs = ([each[at] for each in layers] or [0] for at in (0, 1))
     if inputs[1:] != outputs[:-1] or inputs[0] % 2 or outputs[-1] != 1 or max(inputs) > WIDEST:
         raise ValueError(
