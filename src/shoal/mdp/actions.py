@@ -15,11 +15,13 @@ from shoal.mdp.annotations import (
     Activation,
     ActuatorIds,
     Actuators,
+    CommandColumn,
     InputOrder,
     Network,
     Numbers,
     OptionalNumbers,
 )
+from shoal.mdp.base import is_commanded, periods_of
 from shoal.mdp.inverse_kinematics import differential_ik, differential_ik_position  # noqa: F401  Named here.
 from shoal.mdp.needs import CTRLRANGE, EFFORT, POSITION, VELOCITY
 from shoal.mdp.networks import output_of, remember_inputs
@@ -60,6 +62,33 @@ def target_of(
     """Return the target of a joint, less the error of its encoder [rad or m]."""
     target = affine(i, action, scale, number_of(i, offset, actuators[i].default_pos), lower, upper)
     return target - state.encoder_bias[env, actuators[i].dof]
+
+
+@wp.func
+def gait_joint_position(
+    state: Any,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, POSITION],
+    command: CommandColumn,
+    scale: Numbers,
+    swing: Numbers,
+    shift: Numbers,
+    period: float,
+    command_threshold: float = 0.05,
+) -> None:
+    """Set the target of a position actuator as `joint_position` does, around a pose that steps in place.
+
+    That is the default pose, and in the second half of each `period` [s], while the foot is in the air, half a sine
+    with an amplitude of `swing` [rad or m] on it. The period of a joint begins `shift`, a share of it, before that of
+    `gait_phase`. Where no speed is commanded there are no steps. Ijspeert, "Central pattern generators for locomotion
+    control in animals and robots", 2008; Johannink et al., "Residual reinforcement learning", arXiv:1812.03201.
+    """
+    phase = periods_of(state, env, period) + shift[i]
+    lift = wp.max(0.0, -wp.sin(2.0 * wp.pi * phase)) * is_commanded(state, env, command, command_threshold)
+    target = actuators[i].default_pos + swing[i] * lift + scale[i] * action
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 
 @wp.func

@@ -9,7 +9,7 @@ from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.contacts import clear_contact, track_contact
+from shoal.mdp.contacts import clear_contact, count_time, touches_by_physics_step, track_contact
 from shoal.mdp.kernels import Source
 from shoal.mdp.observing import observe
 from shoal.mdp.random import happens, uniform, uniform_int
@@ -44,7 +44,8 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
     `commands_held`, `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
-    called: tuple[Any, ...] = (track_contact, clear_contact, happens, uniform, uniform_int, remember, recall)
+    called: tuple[Any, ...] = (track_contact, count_time, clear_contact)
+    called += (happens, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
     place, observing = _place(terms, binder), observe(config, terms.observations, terms.rings, binder)
     after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
@@ -127,6 +128,9 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
             f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {_position(bound)}, state.step_dt, "
             "age[env] == 1)",
         )
+        if bound.function is not touches_by_physics_step:
+            found = f"{binder.contact(name)}.found[env, i]"
+            source.add(f"count_time({binder.contact(name)}, env, i, {found}, state.step_dt, 0.0)", depth=1)
     return source
 
 

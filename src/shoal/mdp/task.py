@@ -84,7 +84,9 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     @classmethod
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
         """Return the scene: `build_spec`, with the objects and sensors of the configuration."""
-        return compile_scene(cls.build_spec(config), config)
+        code = cls.build_spec.__code__
+        named = f"The model of {cls.__name__} (see line {code.co_firstlineno} of {code.co_filename})"
+        return compile_scene(cls.build_spec(config), config, named)
 
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
@@ -360,6 +362,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state of its own, and randomised parameters."""
         super().seed_rng(seed, first)
+        if "shared_rng" in self.arrays:
+            self.arrays["shared_rng"].fill_(int(np.random.default_rng(seed).integers(2**32)))
         self._run("startup")
         self.apply_parameters()
 

@@ -76,6 +76,8 @@ class DelayedTerm(Term):
     """Probability that a lag is kept where another would be drawn. With 1 each episode has a lag of its own."""
     delay_update_period: Annotated[int, at_least(0)] = 0
     """Steps between two draws; 0 for one in each step."""
+    delay_per_env: bool = True
+    """Whether each environment draws a lag of its own; otherwise those that draw in a step get the same."""
     delay_per_env_phase: bool = True
     """Whether environments draw in different steps of the period."""
 
@@ -151,6 +153,8 @@ class ContactTerm(Term):
     """Number of contacts of each that the sensor has; of `netforce` one."""
     force_threshold: Annotated[float, at_least(0)] = 0.0
     """Force above which it touches [N]; 0 for any contact."""
+    track_air_time: bool = False
+    """Whether times in contact and without are counted by physics steps, as mjlab's, and not by actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
