@@ -299,7 +299,7 @@ def compare_commands(mjlab: Any) -> dict[str, float]:
 
 def actions_of(function: str, actuators: tuple[str, ...], **parameters: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """Return a task, random actions, and the controls that follow in it."""
-    task = test_actions.build("native", action=Action(function, actuators=actuators, **parameters))
+    task = test_actions.build("mujoco", action=Action(function, actuators=actuators, **parameters))
     sent = np.random.default_rng(0).uniform(-2.0, 2.0, (test_actions.NUM_ENVS, task.num_actions)).astype(np.float32)
     controls = test_actions.controls(task, sent)
     return task, sent, np.stack([controls[name] for name in actuators], axis=1)

@@ -36,7 +36,7 @@ def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> No
     speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history_length=3)
     observed = replace(config.observations, policy=replace(config.observations.policy, joint_vel=speeds))
     twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)
-    config = replace(config, engine="native", commands=replace(config.commands, twist=twist), observations=observed)
+    config = replace(config, engine="mujoco", commands=replace(config.commands, twist=twist), observations=observed)
     export = ExportConfig(task=TASK, env=config, agent=spec.agent)
     env: Any = build_vec_env(spec, export.env, num_envs=1, device="cpu", seed=3)
     learner = build_learner(env, export, World(device="cpu"))

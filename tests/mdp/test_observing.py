@@ -251,7 +251,7 @@ def own_delay(state: Any, env: int) -> None:
     state.actuator_delay[env, 0] = 0.005 * wp.float32(env)
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_mujocos_own_delay_of_an_actuator_may_be_drawn_in_physics_steps(engine: Any) -> None:
     class Cart(TermsTask[TermsConfig]):
         config = configured(

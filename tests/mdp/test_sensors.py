@@ -147,7 +147,7 @@ class Truth:
         return sum((-sign * contact.frame.reshape(3, 3).T @ wrench[:3] for contact, wrench, sign in each), np.zeros(3))
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def task(request: pytest.FixtureRequest) -> Trunk:
     return placed(request.param)
 
@@ -202,7 +202,7 @@ def test_a_slot_has_all_fields_of_its_contact(task: Trunk) -> None:
     assert checked > ENVS
 
 
-@pytest.mark.parametrize("engine", ["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
     counted = mdp.Reward("self_collision_substeps", weight=1.0, contact="itself", force_threshold=0.5)
     task = placed(engine, CONFIG.change(decimation=5, rewards={"itself": counted}))
@@ -221,7 +221,7 @@ def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
                     mujoco.mj_contactForce(truth.model, truth.data, at, truth.wrenches[at])
                 touching = truth.between("arm", {"trunk"})
                 count += any(np.linalg.norm(wrench[:3]) > 0.5 for _, wrench, _ in touching)
-            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "warp"), env
+            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "mjwarp"), env
             total += 0 < count < 5
     assert total > 0
 
@@ -287,7 +287,7 @@ def test_declared_sensors_are_those_of_mjcf() -> None:
     config = CONFIG.change(
         sensors=SENSORS, contacts=dict.fromkeys(CONTACTS), observations=shown, rewards={"many": None}
     )
-    task = placed("native", config)
+    task = placed("mujoco", config)
     model = mujoco.MjModel.from_xml_string(MODEL.replace("</mujoco>", IN_XML))
     data = mujoco.MjData(model)
     for env in range(ENVS):

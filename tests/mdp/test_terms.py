@@ -398,7 +398,7 @@ def test_the_velocity_of_a_body_is_mujocos_wherever_its_tree_begins() -> None:
     class Trees(TermsTask[TermsConfig]):
         config = task_config(
             TermsConfig,
-            engine="native",
+            engine="mujoco",
             actions={"arm": Action("joint_position", actuators="arm", scale=0.5)},
             observations={"policy": {"speeds": Obs(speed_of, bodies=".*")}},
             rewards={"alive": Reward("is_alive", weight=1.0)},

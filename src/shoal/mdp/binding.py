@@ -1,4 +1,4 @@
-"""Parameters of terms to arguments of kernels: numbers to places of one array, patterns to arrays of indices.
+"""Parameters of terms to arguments of kernels: numbers to positions of one array, patterns to arrays of indices.
 
 Numbers are read from an array, so that another weight or range compiles nothing, and a curriculum may change it.
 """
@@ -65,8 +65,8 @@ class TorchBound(Bound):
 
     path: str
     """Its group and name, such as ``rewards.feet_slip``."""
-    places: Mapping[str, int | slice | str]
-    """Its parameters: an index, places in the array of numbers, or the name of an array."""
+    positions: Mapping[str, int | slice | str]
+    """Its parameters: an index, positions in the array of numbers, or the name of an array."""
 
     @property
     def group(self) -> str:
@@ -96,7 +96,7 @@ class Binder:
         self.names = names
         self.device = device
         self.numbers: list[float] = []
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         """Where in `numbers` each parameter begins, by its path such as ``rewards.feet_slip.weight``."""
         self.arrays: dict[str, Any] = {}
         """Arguments of the kernels, by name."""
@@ -124,11 +124,11 @@ class Binder:
         return [*self.functions.values(), *(each.function for each in self.torch)]
 
     def number(self, path: str, value: Any) -> str:
-        """Return the expression of one number, which has one place however often it is asked for."""
-        if path not in self.places:
-            self.places[path] = len(self.numbers)
+        """Return the expression of one number, which has one position however often it is asked for."""
+        if path not in self.positions:
+            self.positions[path] = len(self.numbers)
             self.numbers += numbers_of(path, value, 1)
-        return f"numbers[{self.places[path]}]"
+        return f"numbers[{self.positions[path]}]"
 
     def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
         """Bind a term by its group and name, such as ``rewards.feet_slip``.
@@ -190,28 +190,28 @@ class Binder:
 
     def _bind_torch(self, path: str, term: Term, function: Callable[..., Any]) -> TorchBound:
         """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
-        places: dict[str, int | slice | str] = {}
+        positions: dict[str, int | slice | str] = {}
         columns: tuple[str, ...] = ()
         hints, values = hints_of(function), values_of(path, term, function, ("state",))
         self._check_needs(path, function, values)
         for name, value in values.items():
             where = f"{path}.{name}"
             if takes(hints.get(name)) is None:
-                places[name] = self._tensor(where, value)
+                positions[name] = self._tensor(where, value)
                 continue
             expression, selected = self._argument(where, hints[name], value, columns)
             columns = columns or selected
-            places[name] = int(expression) if expression.isdecimal() else expression
+            positions[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
         columns = (getattr(term, "columns", ()) or columns or ("",)) if is_observed else ("",)
         name = path.replace(".", "_")
-        arrays = tuple(each for each in places.values() if isinstance(each, str))
-        bound = TorchBound(name, function, name, arrays, columns, is_observed, path=path, places=places)
+        arrays = tuple(each for each in positions.values() if isinstance(each, str))
+        bound = TorchBound(name, function, name, arrays, columns, is_observed, path=path, positions=positions)
         self.torch.append(bound)
         return bound
 
     def _tensor(self, path: str, value: Any) -> slice:
-        """Return the places of the numbers of a tensor."""
+        """Return the positions of the numbers of a tensor."""
         first = len(self.numbers)
         for at, each in enumerate(numbers_of(path, value, len(value) if isinstance(value, tuple) else 1)):
             self.number(f"{path}.{at}" if isinstance(value, tuple) else path, each)

@@ -64,10 +64,10 @@ def has_just_landed(contact: ContactData, env: int, i: int, step_dt: float) -> b
 @wp.func
 def near_ground(state: Any, env: int, i: int, geoms: Solids, tolerance: float) -> bool:
     """Whether the lowest point of a geom is at most `tolerance` [m] above the ground below its centre."""
-    place = state.geom_xpos[env, geoms[i].index]
-    surface = surface_at(state.ground, place[0], place[1])
+    position = state.geom_xpos[env, geoms[i].index]
+    surface = surface_at(state.ground, position[0], position[1])
     normal = normal_of(surface)
-    height = (place[2] - surface[0]) * normal[2]
+    height = (position[2] - surface[0]) * normal[2]
     return height - reach(geoms[i], state.geom_xmat[env, geoms[i].index], -normal, state.hulls) <= tolerance
 
 
@@ -131,7 +131,7 @@ def contact_dist(state: Any, env: int, contact: _Dist, i: int, slot: int) -> flo
 
 @wp.func
 def contact_pos(state: Any, env: int, contact: _Pos, i: int, slot: int) -> wp.vec3:
-    """Return the place of a contact in the world [m]."""
+    """Return the position of a contact in the world [m]."""
     return sensed_vector(state, env, contact, i, slot, contact.pos)
 
 

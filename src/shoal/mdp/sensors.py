@@ -151,8 +151,8 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
     parameter = next(each for each in term.parameters if each in _PRIMARY)
     rule = Takes("geom", entry=Geom) if parameter == "geoms" else Takes("body")
     selection, columns = binder.selection(f"{path}.{parameter}", rule, getattr(term, parameter))
-    places = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
-    contact.sensors = wp.array(np.array(places, dtype=np.int32), device=binder.device)
+    addresses = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
+    contact.sensors = wp.array(np.array(addresses, dtype=np.int32), device=binder.device)
     contact.slots = _numbers(term)[2]
     for field in _fields_of(term):
         if field != "found":

@@ -1,7 +1,7 @@
 """Robots seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
 
-A joint has a partner by its place and axis, and a column by the name of its joint or actuator. Mittal et al., "Symmetry
-considerations for learning task symmetric robot policies", arXiv:2403.04359.
+A joint has a partner by its position and axis, and a column by the name of its joint or actuator. Mittal et al.,
+"Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _OF_ACTUATORS: set[Any] = {
 }
 """Functions with a column for each actuator."""
 _SAME_PLACE = 0.02
-"""Largest distance between a joint's place in the mirror and its partner's [m]."""
+"""Largest distance between a joint's position in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
 """Largest difference of their positions in the default pose [rad or m], and of the cosine between their axes from 1."""
 
@@ -169,15 +169,15 @@ def mirrored_joints(model: mujoco.MjModel, home: np.ndarray) -> dict[str, tuple[
     to_base = data.xmat[base].reshape(3, 3)
     is_slide = model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
     joints = np.flatnonzero(is_slide | (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE))
-    places = (data.xanchor[joints] - data.xpos[base]) @ to_base
+    positions = (data.xanchor[joints] - data.xpos[base]) @ to_base
     axes = data.xaxis[joints] @ to_base
-    positions = home[model.jnt_qposadr[joints]]
+    angles = home[model.jnt_qposadr[joints]]
     found: dict[str, tuple[str, float]] = {}
     for at, joint in enumerate(joints):
-        distances = np.linalg.norm(places - places[at] * (1, -1, 1), axis=1)
+        distances = np.linalg.norm(positions - positions[at] * (1, -1, 1), axis=1)
         # The axis of a turn is a pseudovector: what the mirror keeps is its part in the plane's direction.
         alike = axes @ (axes[at] * ((1, -1, 1) if is_slide[joint] else (-1, 1, -1)))
-        differences = np.abs(positions - np.sign(alike) * positions[at])
+        differences = np.abs(angles - np.sign(alike) * angles[at])
         fitting = (distances < _SAME_PLACE) & (np.abs(alike) > 1 - _SAME_ANGLE) & (differences < _SAME_ANGLE)
         fitting &= is_slide[joints] == is_slide[joint]
         name = model.joint(int(joint)).name

@@ -22,7 +22,7 @@ CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
 }
-"""Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+"""Parameters that are one of some words; a function gets the word's index, see `shoal.mdp.randomization`."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -115,7 +115,7 @@ class EventTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTerm(Term):
-    """Columns that the policy is given to follow, drawn anew in every episode and in intervals."""
+    """Columns that the policy is given to follow, drawn in every episode and in intervals."""
 
     columns: ClassVar[tuple[str, ...]]
     units: ClassVar[tuple[str, ...]]

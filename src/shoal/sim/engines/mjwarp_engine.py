@@ -58,10 +58,10 @@ SOLVER_LIMITS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
 """No overflows, but limits that a model sets, `mjOption.iterations` and `ls_iterations`: MuJoCo stops there, too."""
 
 
-class WarpEngine(Engine):
+class MjwarpEngine(Engine):
     """Environments as worlds of one `mujoco_warp.Data`."""
 
-    name = "warp"
+    name = "mjwarp"
     title = "MuJoCo Warp"
 
     def __init__(
@@ -174,7 +174,7 @@ class WarpEngine(Engine):
         if "*" not in getattr(kinds.get(field), "shape", ()):
             raise UsageError(
                 f"The environments were to differ in the field '{name}' of the model, of which MuJoCo Warp has one for "
-                "all: leave it as it is, or pass --env.engine native."
+                "all: leave it as it is, or pass --env.engine mujoco."
             )
         return not holder
 
@@ -315,5 +315,5 @@ class WarpEngine(Engine):
 def _refused(error: Exception) -> UsageError:
     return UsageError(
         f"MuJoCo Warp cannot simulate this model ({str(error).strip().rstrip('.')}): change the model, or pass "
-        "--env.engine native to simulate it with MuJoCo's C engine on the CPU."
+        "--env.engine mujoco to simulate it with MuJoCo's C engine on the CPU."
     )

@@ -26,10 +26,10 @@ logger = logging.getLogger(__name__)
 _FULL = {mujoco.mjtWarning.mjWARN_CONTACTFULL: "contacts", mujoco.mjtWarning.mjWARN_CNSTRFULL: "constraints"}
 
 
-class NativeEngine(Engine):
+class MujocoEngine(Engine):
     """Environments in one `mujoco.batch.Batch`."""
 
-    name = "native"
+    name = "mujoco"
     title = "MuJoCo C"
     is_on_host = True
 
