@@ -15,8 +15,8 @@ _MOVES, _TURNS = ("WS", "AD"), ("QE",)
 """Keys that raise and lower a command: those along an axis, forward and left, and those about one."""
 
 # viser's camera takes letters, too, and a button or a box that has the focus takes the space bar: the key is withdrawn
-# from them, and handed to viser's hotkeys alone. Those read the key, and the camera its code. With Caps Lock the key is a
-# capital.
+# from them, and handed to viser's hotkeys alone. Those read the key, and the camera its code. With Caps Lock
+# the key is a capital.
 _SCRIPT = """
 const isFirst = !window.shoalKeys;
 window.shoalKeys = KEYS;
