@@ -21,8 +21,8 @@ from typing import Any
 MJLAB_TASK = "Mjlab-Velocity-Flat-Unitree-G1"
 TASK = "G1-Velocity-Flat"
 SIDES = {
-    "Shoal, MuJoCo's C engine": "native",
-    "Shoal, MuJoCo Warp": "warp",
+    "Shoal, MuJoCo's C engine": "mujoco",
+    "Shoal, MuJoCo Warp": "mjwarp",
     "mjlab, MuJoCo Warp": "mjlab",
 }
 FIND_MJLAB = "import importlib.util as u, pathlib; print(pathlib.Path(u.find_spec('mjlab').origin).parents[1])"

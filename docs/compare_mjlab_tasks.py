@@ -258,14 +258,16 @@ def compare_curricula(mjlab: Any) -> dict[str, float]:
     found = dict.fromkeys(functions, 0.0)
     for env.common_step_counter in range(6):
         task.step()
-        numbers, places = task.numbers.numpy(), task.binder.places
+        numbers, positions = task.numbers.numpy(), task.binder.positions
         for name, function in functions.items():
             function(env, None, **called[name])
         weight = task.weights.numpy()[0] / task.per_step
         ours = {
-            "reward_curriculum": [weight, numbers[places["rewards.up.std"]]],
-            "termination_curriculum": [numbers[places["terminations.low.minimum_height"]]],
-            "commands_vel": [numbers[places[f"commands.twist.{name}.{at}"]] for name in vars(speed) for at in (0, 1)],
+            "reward_curriculum": [weight, numbers[positions["rewards.up.std"]]],
+            "termination_curriculum": [numbers[positions["terminations.low.minimum_height"]]],
+            "commands_vel": [
+                numbers[positions[f"commands.twist.{name}.{at}"]] for name in vars(speed) for at in (0, 1)
+            ],
         }
         theirs = {
             "reward_curriculum": [reward.weight, reward.params["std"]],

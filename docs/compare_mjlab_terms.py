@@ -32,7 +32,8 @@ from mdp.test_terms import CONFIG, LOWEST, NUM_ENVS, STDS, TERMINATIONS, Biped, 
 
 from shoal.mdp.terms import Action, Event, Reward
 
-TIMES = ("air_time", "contact_time", "last_air_time")
+TIMES = {"current_air_time": "air_time", "current_contact_time": "contact_time", "last_air_time": "last_air_time"}
+"""mjlab's names of times of a contact, and ours."""
 SENSORS = [4, 5, 6, 8, 9, 10]
 """Forces on the feet, behind the angular momentum."""
 COMMANDS: dict[str, dict[str, Any]] = {
@@ -195,9 +196,10 @@ def compare_states(mjlab: Any) -> dict[str, float]:
 
 
 def compare_feet(mjlab: Any) -> dict[str, float]:
-    """Compare rewards of feet while the robot moves; mjlab's functions get contacts and heights as tracked here.
+    """Compare rewards of feet while the robot moves, and the times that mjlab's sensor tracks by physics steps.
 
-    In `feet_swing_height` feet land after a time in the air. In `feet_slip` feet are in contact since more than a step.
+    mjlab's functions get heights as tracked here. In `feet_swing_height` feet land after a time in the air. In
+    `feet_slip` feet are in contact since more than a step.
     """
     from mjlab.sensor.terrain_height_sensor import TerrainHeightSensor
 
@@ -212,12 +214,14 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
         "soft_landing": both,
     }
     rewards = dict.fromkeys(CONFIG.terms("rewards")) | {k: Reward(k, weight=1.0, **p) for k, p in feet.items()}
-    task = Biped(
-        CONFIG.change(rewards=rewards, terminations=dict.fromkeys(TERMINATIONS)),
-        num_envs=NUM_ENVS,
-        device="cpu",
-        seed=0,
+    config = CONFIG.change(
+        rewards=rewards,
+        terminations=dict.fromkeys(TERMINATIONS),
+        contacts={"feet": {"track_air_time": True}},
+        decimation=4,
     )
+    task = Biped(config, num_envs=NUM_ENVS, device="cpu", seed=0)
+    tracker, first = contact_sensor(2), task.binder.structs["feet"].sensors.numpy()
     sensors = {"sensor_name": "feet", "command_name": "twist", "command_threshold": 0.3}
     high = sensors | {"height_sensor_name": "heights", "target_height": 0.1}
     sites = {"asset_cfg": configured(site_ids=slice(None))}
@@ -231,17 +235,20 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
         "feet_slip": lambda: mjlab.feet_slip(env, **sensors | {"sensor_name": "old"}, **sites),
         "soft_landing": lambda: mjlab.soft_landing(env, **sensors | {"sensor_name": "first"}),
     }
-    found, rng = dict.fromkeys(calls, 0.0), np.random.default_rng(0)
+    found, rng = dict.fromkeys((*calls, *TIMES), 0.0), np.random.default_rng(0)
     for _ in range(100):
         task.actions.assign(rng.uniform(-2, 2, (NUM_ENVS, 4)).astype(np.float32))
         task.step()
         seen = {name: task.arrays[f"contacts/feet/{name}"].numpy() for name in ("found", "position", "velocity")}
-        times = {name: tensor(task.arrays[f"contacts/feet/{name}"].numpy()) for name in TIMES}
+        for each in np.split(task.arrays["sensor_history"].numpy()[:, :, None], config.decimation, axis=1):
+            tracker._extract_sensor_data = lambda: SimpleNamespace(found=tensor(each[:, first, 0]))  # noqa: B023, SLF001
+            tracker._update_air_time_tracking(task.step_dt / config.decimation)  # noqa: SLF001
+        times = vars(tracker._air_time_state)  # noqa: SLF001
         # The sensors have the force on the floor: of each body its number of contacts, and three numbers.
         forces = tensor(task.data("sensordata").numpy()[:, SENSORS].reshape(NUM_ENVS, 2, 3))
-        new = (times["contact_time"] > 0.0) & (times["contact_time"] < 1.5 * task.step_dt)
+        new = tracker.compute_first_contact(task.step_dt)
         landed = new & (times["last_air_time"] > 0.0)
-        data = SimpleNamespace(found=torch.tensor(seen["found"]), current_air_time=times["air_time"], force=forces)
+        data = SimpleNamespace(found=torch.tensor(seen["found"]), force=forces, **times)
         env.scene["feet"] = SimpleNamespace(data=data, compute_first_contact=lambda **_: landed)  # noqa: B023
         kind.data = SimpleNamespace(heights=tensor(seen["position"][..., 2]))
         env.scene["heights"] = heights
@@ -251,7 +258,19 @@ def compare_feet(mjlab: Any) -> dict[str, float]:
         swing = swing or mjlab.feet_swing_height(SimpleNamespace(params=high), env)
         for column, (name, call) in enumerate(calls.items()):
             found[name] = max(found[name], difference(call(), task.terms.numpy()[:, column]))
+        for name, ours in TIMES.items():
+            found[name] = max(found[name], difference(times[name], task.arrays[f"contacts/feet/{ours}"].numpy()))
     return found
+
+
+def contact_sensor(count: int) -> Any:
+    """Return mjlab's sensor of so many bodies, which tracks times."""
+    from mjlab.sensor import contact_sensor as theirs
+
+    made: Any = object.__new__(theirs.ContactSensor)
+    made.cfg = SimpleNamespace(name="feet", fields=("found",), num_slots=1)
+    made._air_time_state = theirs._AirTimeState(*(torch.zeros(NUM_ENVS, count) for _ in range(4)))  # noqa: SLF001
+    return made
 
 
 def difference(theirs: torch.Tensor, ours: np.ndarray) -> float:
@@ -299,7 +318,7 @@ def compare_commands(mjlab: Any) -> dict[str, float]:
 
 def actions_of(function: str, actuators: tuple[str, ...], **parameters: Any) -> tuple[Any, np.ndarray, np.ndarray]:
     """Return a task, random actions, and the controls that follow in it."""
-    task = test_actions.build("native", action=Action(function, actuators=actuators, **parameters))
+    task = test_actions.build("mujoco", action=Action(function, actuators=actuators, **parameters))
     sent = np.random.default_rng(0).uniform(-2.0, 2.0, (test_actions.NUM_ENVS, task.num_actions)).astype(np.float32)
     controls = test_actions.controls(task, sent)
     return task, sent, np.stack([controls[name] for name in actuators], axis=1)

@@ -45,7 +45,7 @@ IN_PLACE: dict[str, Callable[[Folder, Path], object]] = {
     "write": lambda folder, path: folder.write(path, "data"),
     "remove": lambda folder, path: folder.remove(path),
     "remove a tree": lambda folder, path: folder.remove_tree(path),
-    "open anew": lambda folder, path: folder.open(path, "x").close(),
+    "open again": lambda folder, path: folder.open(path, "x").close(),
     "rename to": lambda folder, path: (
         folder.write(folder.path / "new", "data"),
         folder.rename(folder.path / "new", path),
@@ -117,7 +117,7 @@ def test_a_link_itself_is_replaced_renamed_or_removed_but_not_followed(folder: F
     try:
         IN_PLACE[name](folder, folder.path / "file")
     except FileExistsError:
-        assert name == "open anew"
+        assert name == "open again"
     else:
         assert not (folder.path / "file").is_symlink()
     assert kept(folder) == before

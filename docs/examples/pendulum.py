@@ -70,7 +70,7 @@ def simulate(
 
 @wp.kernel(enable_backward=False)
 def reset(done: wp.array[wp.bool], rng: wp.array[wp.uint32], state: wp.array2d[wp.float32]) -> None:
-    """Begin anew, at any angle, where an episode is done."""
+    """Begin again, at any angle, where an episode is done."""
     env = wp.tid()
     if not done[env]:
         return

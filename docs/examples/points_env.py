@@ -34,7 +34,7 @@ class Points(VecEnv):
         return TensorDict({"policy": self.position}, batch_size=[self.num_envs], device=self.device)
 
     def step(self, actions: torch.Tensor) -> tuple[TensorDict, torch.Tensor, torch.Tensor, dict[str, Any]]:
-        """Move for `step_dt`, at most 1 m/s along each axis; points that left, or whose time is up, begin anew."""
+        """Move for `step_dt`, at most 1 m/s along each axis; points that left, or whose time is up, begin again."""
         self.position = self.position + self.step_dt * actions.clamp(-1.0, 1.0)
         self.episode_length_buf = self.episode_length_buf + 1
         distance = self.position.norm(dim=1)

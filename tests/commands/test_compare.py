@@ -187,7 +187,7 @@ def test_each_task_of_two_directories_has_a_verdict(tmp_path: Path) -> None:
 
 
 def test_environments_that_differ_without_being_asked_to_are_named(tmp_path: Path) -> None:
-    shared = {"friction": 0.5, "weight": 1.0, "engine": "native"}
+    shared = {"friction": 0.5, "weight": 1.0, "engine": "mujoco"}
     a = write_results(tmp_path / "a", "Ant", [1.0], shared, variation={"friction": 0.5})
     b = write_results(tmp_path / "b", "Ant", [2.0], shared | {"weight": 3.0}, variation={"friction": 0.5})
     (comparison,) = compared_directories(a, b)

@@ -50,7 +50,7 @@ def stopped(log_root: Path, *words: str) -> tuple[RunDir, str]:
     return run, str(caught.value)
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def training(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir, str]:
     """One with each engine, in this process."""
     return stopped(tmp_path_factory.mktemp(request.param), "--env.engine", request.param)
@@ -112,7 +112,7 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
     dump = read_dump(file)
     step = dump.envs[0].step
     lines = printed(capsys, str(file), "--env", "1").splitlines()
-    title = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}[dump.info.engine]
+    title = {"mujoco": "MuJoCo C", "mjwarp": "MuJoCo Warp"}[dump.info.engine]
     assert lines[0].startswith(
         f"{TASK}, simulated by {title}: environment 1 of rank 0, 1 of all, diverged in step {step},"
     )
@@ -122,7 +122,7 @@ def test_the_command_prints_the_last_steps_and_what_went_wrong(
     assert re.fullmatch(
         r"Diverged in that step too: qacc of joint 'rail' is -?\d.*e\+\d+ after \d of its 4 physics steps\.", lines[-2]
     )
-    true = "to the last bit." if dump.info.engine == "native" else "within 0.001, relatively."
+    true = "to the last bit." if dump.info.engine == "mujoco" else "within 0.001, relatively."
     assert lines[-1] == f"All {len(dump.envs[0].states) - 1} recorded states come out {true}"
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_written_costs_one_warning(log_root: Path, caplog:
 
 def test_by_default_a_training_bears_few_losses_and_leaves_no_file(log_root: Path) -> None:
     # One of 16 environments is more than --env.diverged-limit has by default, but no more than are borne of few.
-    flags = ("--env.on-nan", "reset", "--max-iterations", "5", "--env.engine", "native")
+    flags = ("--env.on-nan", "reset", "--max-iterations", "5", "--env.engine", "mujoco")
     run = carry_out(log_root, *WORDS, *flags).run
     assert max(row["Env/diverged"] for row in rows_of(run.path)) == 1
     assert list(run.ranks_dir.glob("*.npz")) == []

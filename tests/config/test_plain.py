@@ -18,6 +18,7 @@ from shoal.config import (
     DistributionConfig,
     EnvConfig,
     ModelConfig,
+    MujocoConfig,
     PpoConfig,
     RndConfig,
     RslRlConfig,
@@ -196,6 +197,11 @@ def test_yaml_may_write_a_number_in_any_way(text: str, number: float) -> None:
     # PyYAML reads 1e-3, without a dot, as a string, and 3 as a whole number.
     read = from_plain(WalkerConfig(), yaml.safe_load(f"ratio: {text}")).ratio
     assert (read, type(read)) == (number, float)
+
+
+@pytest.mark.parametrize(("older", "today"), [("native", "mujoco"), ("warp", "mjwarp"), ("auto", "auto")])
+def test_engines_of_runs_of_older_versions_have_their_names_of_today(older: str, today: str) -> None:
+    assert from_plain(MujocoConfig, {"engine": older}).engine == today
 
 
 def test_a_class_may_stand_for_its_defaults() -> None:

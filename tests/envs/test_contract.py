@@ -72,7 +72,7 @@ class SameSeed(Points):
 
 
 class CountsOn(Points):
-    """Does not begin to count anew with an episode."""
+    """Does not begin to count again with an episode."""
 
     def step(self, actions: torch.Tensor) -> Any:
         before = self.episode_length_buf

@@ -66,7 +66,7 @@ def test_mujoco_warp_on_a_gpu_gives_the_numbers_of_mujoco_on_the_cpu(task: type[
     on_gpu = on_the_gpu(task, seed=5)
     here: Any = on_cpu.task
     there: Any = on_gpu.task
-    assert (here.engine.name, there.engine.name) == ("native", "warp")
+    assert (here.engine.name, there.engine.name) == ("mujoco", "mjwarp")
     assert on_gpu.task.graph.is_captured
     for actions in random_actions(on_cpu, steps):
         on_cpu.step(0.3 * actions)

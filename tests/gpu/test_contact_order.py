@@ -1,4 +1,4 @@
-"""A task starts although a GPU numbers its contacts anew in each run of a step, and a faulty one is still refused."""
+"""A task starts though a GPU numbers contacts differently in each run of a step, and a faulty one is still refused."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def compile_variants(launches: Launches, arch: int, directory: Path, module: wp.
 def test_every_launched_kernel_compiles_for(
     arch: int, launches: Launches, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Warp caches the linear algebra of tiles there between runs. Here it is compiled anew.
+    # Warp caches the linear algebra of tiles there between runs. Here it is compiled again.
     monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path / "cache"))
     began = time.monotonic()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

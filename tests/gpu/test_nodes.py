@@ -50,7 +50,7 @@ def captured(name: str) -> TermsTask[Any]:
     """A shipped task on the emulated GPU."""
     spec = registry.resolve(name)
     assert isinstance(spec.env, MujocoConfig)
-    env = dataclasses.replace(spec.env, engine="warp")
+    env = dataclasses.replace(spec.env, engine="mjwarp")
     return spec.load_builder()(env, num_envs=2, device=GPU, seed=0)
 
 

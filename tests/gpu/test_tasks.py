@@ -33,7 +33,7 @@ STEPS = 4
 def built(name: str, device: str) -> WarpVecEnv:
     """A shipped task, simulated by MuJoCo Warp if it has a MuJoCo model."""
     spec = registry.resolve(name)
-    env = dataclasses.replace(spec.env, engine="warp") if isinstance(spec.env, MujocoConfig) else spec.env
+    env = dataclasses.replace(spec.env, engine="mjwarp") if isinstance(spec.env, MujocoConfig) else spec.env
     return WarpVecEnv(spec.load_builder()(env, num_envs=NUM_ENVS, device=device, seed=0))
 
 

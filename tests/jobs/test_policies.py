@@ -157,7 +157,7 @@ def test_a_program_of_torch_export_runs_code_so_that_one_from_elsewhere_is_refus
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])
 def test_exported_files_play_the_episodes_of_the_checkpoint(trained: Trained, kind: str) -> None:
     expected = played(trained.job("trained"))
-    assert expected[..., -1].sum(dim=0).min() >= 2  # Each environment began anew.
+    assert expected[..., -1].sum(dim=0).min() >= 2  # Each environment began again.
     assert expected[..., 0].std() > 100 * TOLERANCE
     assert (played(trained.job(kind)) - expected).abs().max() <= TOLERANCE
 

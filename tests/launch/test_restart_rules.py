@@ -236,7 +236,7 @@ def test_two_workers_of_one_gpu_are_told_apart(run_dir: RunDir) -> None:
 
 
 def without(gpus: VisibleGpus, index: int) -> VisibleGpus:
-    """The GPUs that are left, which are numbered anew."""
+    """The GPUs that are left, which are numbered again."""
     left = [gpu for gpu in gpus.gpus if gpu.index != index]
     return replace(gpus, gpus=tuple(replace(gpu, index=place) for place, gpu in enumerate(left)))
 

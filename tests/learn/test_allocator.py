@@ -49,7 +49,7 @@ def test_memory_that_was_freed_is_found_again() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
 def test_what_a_user_has_chosen_stays() -> None:
-    # Every round takes four megabytes anew, and clears all their pages.
+    # Every round takes four new megabytes, and clears all their pages.
     before, after = faults(MALLOC_MMAP_THRESHOLD_="65536")
     assert before >= ROUNDS * PAGES / 2
     assert after >= ROUNDS * PAGES / 2

@@ -1,7 +1,7 @@
 """A rank killed before each single thing that it does to the disk while it writes a checkpoint.
 
 `support.crash_points` kills; here is what each crash has left. The run had the whole checkpoints 1 and 2 and a damaged
-3, which is written anew by two ranks, and one checkpoint is kept.
+3, which is written again by two ranks, and one checkpoint is kept.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def test_a_training_learns_the_same_with_evaluations(agent: str) -> None:
     env = evaluation_env()
     silent = loop_of(agent)
     train(silent, None)
-    evaluated = loop_of(agent, eval_interval=1)  # Seeds the random states anew.
+    evaluated = loop_of(agent, eval_interval=1)  # Seeds the random states again.
     rows, _ = train(evaluated, env)
     assert len({row["Eval/return"] for row in rows}) > 1, "the policy changes"
     assert digest_of(evaluated) == digest_of(silent)

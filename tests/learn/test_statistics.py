@@ -181,7 +181,7 @@ def iterate(statistics: Statistics, returns: float, episodes: int) -> float:
     """An iteration in which so many episodes of one step end; what is told afterwards."""
     dones = [1] * episodes + [0] * (WINDOW_EPISODES - episodes)
     step(statistics, [returns] * WINDOW_EPISODES, dones)
-    statistics.running.zero_()  # Those that did not end begin anew too, so that each return is known.
+    statistics.running.zero_()  # Those that did not end begin again too, so that each return is known.
     return pool(statistics).means["Train/mean_reward"]
 
 

@@ -63,7 +63,7 @@ ROBOT = """
 </mujoco>
 """
 NUM_ENVS = 4
-ENGINES = ["native", "warp"]
+ENGINES = ["mujoco", "mjwarp"]
 
 
 def build(engine: Any, **actions: Any) -> TermsTask[TermsConfig]:
@@ -180,7 +180,7 @@ def test_inverse_kinematics_minimise_the_damped_error_of_a_site_by_mujocos_jacob
 def test_inverse_kinematics_of_a_position_leave_the_orientation_and_joints_elsewhere_alone() -> None:
     joints = ["tilt", "elbow", "other"]
     task = build(
-        "native", reach=Action("differential_ik_position", actuators=tuple(joints), site="tip", delta_pos_scale=0.1)
+        "mujoco", reach=Action("differential_ik_position", actuators=tuple(joints), site="tip", delta_pos_scale=0.1)
     )
     sent = np.random.default_rng(0).uniform(-1.0, 1.0, (NUM_ENVS, 3))
     found, qpos = controls(task, sent), task.qpos.numpy().copy()
@@ -199,7 +199,7 @@ def undirected(state: Any, env: int, action: float) -> None:
 
 def test_an_action_function_without_columns_is_refused_by_its_name() -> None:
     with pytest.raises(ShoalError, match=r"^actions\.x: its function must take i, or as action a wp.vec3"):
-        build("native", x=Action(undirected))
+        build("mujoco", x=Action(undirected))
 
 
 def test_inverse_kinematics_act_later_by_the_delay_of_the_action() -> None:
@@ -211,7 +211,7 @@ def test_inverse_kinematics_act_later_by_the_delay_of_the_action() -> None:
         delay_max_lag=1,
         delay_hold_prob=1.0,
     )
-    task = build("native", reach=reach)
+    task = build("mujoco", reach=reach)
     lags = task.arrays["lags"].numpy()[:, 0]
     found = controls(task, np.ones((NUM_ENVS, 3)))
     moved = np.stack([found[name] for name in JOINTS], axis=1) != task.qpos.numpy()[:, 7:12]

@@ -96,7 +96,7 @@ def act(task: TermsTask[Any], actions: Any) -> np.ndarray:
     return task.obs["policy"].numpy().copy()
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_a_dc_motor_has_less_torque_the_faster_it_turns(wheel: str, engine: Any) -> None:
     limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
     task = task_of(wheel, engine, Action("joint_position", actuators="wheel", scale=1.0), **limits)
@@ -123,7 +123,7 @@ def test_half_of_a_torque_speed_curve_is_refused(wheel: str) -> None:
 
 def test_gains_of_dc_motors_are_scaled_and_nothing_else_of_them(wheel: str) -> None:
     limits: dict[str, Any] = {"saturation_effort": {".*": STALL}, "velocity_limit": {".*": NO_LOAD}}
-    config = task_of(wheel, "native", Action("joint_position", actuators="wheel", scale=1.0), **limits).config
+    config = task_of(wheel, "mujoco", Action("joint_position", actuators="wheel", scale=1.0), **limits).config
     gains = Event("pd_gains", "startup", actuators="wheel", kp=(0.5, 0.5), kd=(3.0, 3.0))
     task = RobotTask(config.change(events={"gains": gains}), num_envs=2, device="cpu", seed=0)
     task.restart(seed=1)
@@ -133,7 +133,7 @@ def test_gains_of_dc_motors_are_scaled_and_nothing_else_of_them(wheel: str) -> N
     assert (described["joint_stiffness"], described["joint_damping"]) == ([KP], [KD])
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_a_delayed_action_acts_steps_later_and_is_zero_before_the_first(wheel: str, engine: Any) -> None:
     action = Action("joint_position", actuators="wheel", scale=0.01, delay_max_lag=2, delay_hold_prob=1.0)
     task = task_of(wheel, engine, action, num_envs=16)
@@ -163,7 +163,7 @@ def test_speeds_and_torques_are_actions_too(function: str, actuator: str) -> Non
     class Wheel(TermsTask[TermsConfig]):
         config = task_config(
             TermsConfig,
-            engine="native",
+            engine="mujoco",
             actions={"wheel": Action(function, actuators="wheel", scale=2.0, clip=4.0)},
             observations={"policy": {"speed": Obs("joint_vel_rel", joints="wheel")}},
             rewards={"none": Reward("lin_vel_z_l2", weight=0.0)},
@@ -200,7 +200,7 @@ def terms_on(model: mujoco.MjModel, **groups: Any) -> TermsTask[TermsConfig]:
         config = task_config(
             TermsConfig,
             **{
-                "engine": "native",
+                "engine": "mujoco",
                 "decimation": 1,
                 "actions": {"target": Action("joint_position", actuators="wheel", scale=0.5)},
                 "observations": {"policy": {"speed": Obs("joint_vel_rel", joints="wheel")}},
@@ -244,7 +244,7 @@ def test_a_position_is_reached_through_a_gear_and_a_controller_gets_the_joints_o
     assert described["joint_target_limits"] == [[pytest.approx(-0.3), pytest.approx(0.6)]]
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_torques_that_are_rewarded_are_those_of_mujoco_with_all_limits_and_each_joint_once(engine: str) -> None:
     both = GEARED + '<velocity name="brake" joint="wheel" kv="0.5" ctrlrange="-1 1"/>'
     model = model_of(both, 'actuatorfrcrange="-3 5" actuatorfrclimited="true"')

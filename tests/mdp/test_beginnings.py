@@ -63,7 +63,7 @@ class Bodies(TermsTask[TermsConfig]):
         return self.model.key("home").qpos.copy()
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_episodes_begin_at_the_whole_keyframe_without_any_event(engine: str) -> None:
     task = Bodies(Bodies.config.change(engine=engine), num_envs=2, device="cpu", seed=0)
     data = mujoco.MjData(task.model)
@@ -97,7 +97,7 @@ def test_a_robot_begins_in_the_keyframe_that_is_named_with_servos_that_hold_it(t
     path.write_text(ROBOT, encoding="utf-8")
     actions = {"arm": Action("joint_position", actuators="arm", scale=1.0)}
     config = task_config(
-        RobotConfig, robot=str(path), keyframe="up", engine="native", decimation=1, actions=actions, **TERMS
+        RobotConfig, robot=str(path), keyframe="up", engine="mujoco", decimation=1, actions=actions, **TERMS
     )
     task = RobotTask(config, num_envs=2, device="cpu", seed=0)
     np.testing.assert_allclose(task.qpos.numpy()[1], [1, 2, 3, 0, 1, 0, 0, 0.4], atol=1e-6)

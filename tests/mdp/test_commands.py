@@ -40,7 +40,7 @@ COLUMNS = {"lin_vel_x": "m/s", "lin_vel_y": "m/s", "ang_vel_z": "rad/s"}
 
 
 def build(
-    *, engine: Any = "native", num_envs: int = 64, speed: float = 2.0, command: Any = None, **changes: Any
+    *, engine: Any = "mujoco", num_envs: int = 64, speed: float = 2.0, command: Any = None, **changes: Any
 ) -> Any:
     """Build bodies in free flight, which turn at up to `speed` about z [rad/s]."""
     values: dict[str, Any] = {"lin_vel_x": (-1.0, 1.0), "lin_vel_y": (-0.5, 0.5), "ang_vel_z": (-1.0, 0.5)} | changes
@@ -95,7 +95,7 @@ def yaws(task: Any) -> np.ndarray:
     return np.arctan2(ahead[:, 1], ahead[:, 0])
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_the_yaw_rate_follows_from_the_heading_error_in_every_step(engine: str) -> None:
     task = build(engine=engine, heading_command=True, heading=(3.0, 3.0), heading_control_stiffness=0.5)
     first = now = observed(task)
@@ -109,7 +109,7 @@ def test_the_yaw_rate_follows_from_the_heading_error_in_every_step(engine: str) 
     assert np.ptp(now[:, 0]) > 1.5  # The velocities are drawn.
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_a_velocity_in_the_world_keeps_its_direction_there_while_the_base_turns(engine: str) -> None:
     task = build(engine=engine, rel_world_envs=1.0, speed=20.0)
     x, drawn = np.zeros(64), list[np.ndarray]()
@@ -141,7 +141,7 @@ def test_shares_of_the_environments_stand_walk_ahead_and_turn_to_a_heading() -> 
     assert (observed(task)[stands] == 0.0).all()
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_an_episode_begins_with_its_commanded_velocity_where_that_is_drawn(engine: str) -> None:
     task = build(engine=engine, num_envs=400, init_velocity_prob=0.5, resampling_time=(0.0, 0.0))
     command, qvel = observed(task), task.qvel.numpy().copy()

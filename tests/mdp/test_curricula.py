@@ -1,4 +1,4 @@
-"""Curricula: numbers that change with the steps of the training, and nothing that is compiled anew."""
+"""Curricula: numbers that change with the steps of the training, and nothing that is compiled again."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_stages_follow_a_metric_one_in_each_iteration_and_stay() -> None:
         np.testing.assert_allclose(rewarded(task), log["Curriculum/reach/weight"], rtol=1e-3)
     assert [each[:2] for each in seen] == [(0, 1.0), (0, 1.0), (1, 2.0), (2, 4.0), (2, 4.0), (2, 4.0), (2, 4.0)]
     assert [each[2] for each in seen] == [0.1] * 6 + [0.3]
-    assert task.numbers.numpy()[task.binder.places["observations.policy.speeds.noise.std"]] == np.float32(0.3)
+    assert task.numbers.numpy()[task.binder.positions["observations.policy.speeds.noise.std"]] == np.float32(0.3)
 
 
 def weakest(metrics: Any) -> float:

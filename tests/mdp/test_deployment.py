@@ -54,7 +54,7 @@ def stepped(state: Any, env: int, i: int, action: float, actuators: Actuators, s
 
 CONFIG = task_config(
     TermsConfig,
-    engine="native",
+    engine="mujoco",
     physics_dt=0.005,
     decimation=4,
     actions={

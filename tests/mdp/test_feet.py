@@ -43,7 +43,7 @@ MODEL = f"""
 NEAR = Contact("near_ground", geoms=".*_foot", tolerance=0.001)
 CONFIG = task_config(
     TermsConfig,
-    engine="native",
+    engine="mujoco",
     decimation=1,
     actions={"crank": Action("joint_effort", actuators="crank", scale=1.0)},
     contacts={"feet": NEAR},

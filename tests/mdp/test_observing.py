@@ -178,6 +178,44 @@ def test_lags_change_as_in_the_buffer_of_mjlab(name: str, lags: dict[str, np.nda
     np.testing.assert_allclose(*gaps, atol=0.03)
 
 
+SHARED = {
+    "each step": {"delay_max_lag": 3, "delay_per_env": False},
+    "held": {"delay_max_lag": 3, "delay_per_env": False, "delay_hold_prob": 0.5},
+}
+
+
+def lags_seen(num_envs: int, seed: int, steps: int) -> dict[str, np.ndarray]:
+    """Return the lags that are seen in episodes without end. Shapes (steps, num_envs)."""
+    terms = {"now": Obs(age)} | {name.split()[0]: Obs(age, **each) for name, each in SHARED.items()}
+    task = Arm(configured(terms), num_envs=num_envs, device="cpu", seed=seed)
+    seen = []
+    for _ in range(steps):
+        task.step()
+        seen.append(task.obs["policy"].numpy().copy())
+    seen = np.stack(seen)[4:]
+    return {name: seen[:, :, 0] - seen[:, :, 1 + at] for at, name in enumerate(SHARED)}
+
+
+def test_environments_that_draw_a_lag_in_one_step_get_the_same_as_in_the_buffer_of_mjlab(mjlabs: Any) -> None:
+    buffers, envs, steps = mjlabs("buffers"), 40, 204
+    ours, other_seed = lags_seen(envs, 3, steps), lags_seen(1, 4, steps)
+    for name, given in SHARED.items():
+        generator = torch.Generator().manual_seed(0)
+        params = {key.removeprefix("delay_"): value for key, value in given.items()}
+        buffer, theirs = buffers.DelayBuffer(batch_size=envs, generator=generator, **params), []
+        for step in range(steps):
+            buffer.append(torch.full((envs, 1), float(step)))
+            theirs.append(step - buffer.compute()[:, 0].numpy())
+        for seen in (ours[name], np.stack(theirs)[4:]):
+            changed = seen[1:] != seen[:-1]
+            assert all(len({*row[at].tolist()}) <= 1 for row, at in zip(seen[1:], changed, strict=True))
+            kinds = np.array([len({*row.tolist()}) for row in seen])
+            assert (kinds == 1).all() if name == "each step" else (kinds > 1).mean() > 0.5
+            shares = [(seen == lag).mean() for lag in range(4)]
+            np.testing.assert_allclose(shares, 0.25, atol=0.12)
+    assert (ours["each step"][:, :1] != other_seed["each step"]).mean() > 0.5
+
+
 def test_nothing_is_older_than_the_episode_and_one_lag_may_last_for_all_of_it() -> None:
     terms = {"now": Obs(age), "late": Obs(age, delay_min_lag=1, delay_max_lag=3, delay_hold_prob=1.0)}
     seen = observed(terms, steps=11, num_envs=64, terminations={"late": Done(at_age, steps=6)})
@@ -251,7 +289,7 @@ def own_delay(state: Any, env: int) -> None:
     state.actuator_delay[env, 0] = 0.005 * wp.float32(env)
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_mujocos_own_delay_of_an_actuator_may_be_drawn_in_physics_steps(engine: Any) -> None:
     class Cart(TermsTask[TermsConfig]):
         config = configured(

@@ -51,7 +51,7 @@ def check(seed: int) -> str:
     made: Any = random_task(seed)
     config = made.config
     while True:
-        native, warp = (built(made, config, engine, seed) for engine in ("native", "warp"))
+        native, warp = (built(made, config, engine, seed) for engine in ("mujoco", "mjwarp"))
         refusal = warp if isinstance(warp, str) else native
         if not isinstance(refusal, str):
             break

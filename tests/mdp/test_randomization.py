@@ -238,10 +238,10 @@ def number_of(drawn: Drawn, value: np.ndarray, usual: np.ndarray) -> np.ndarray:
 def constant(task: Hopper, name: str) -> np.ndarray:
     """Return a constant that an engine derives, as it has it. Shape (num_envs, ...)."""
     engine: Any = task.engine
-    return engine._batch.expanded(name) if task.config.engine == "native" else getattr(engine._model, name).numpy()
+    return engine._batch.expanded(name) if task.config.engine == "mujoco" else getattr(engine._model, name).numpy()
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_both_engines_simulate_with_what_was_drawn_in_each_mode(engine: Any) -> None:
     ends = {"low": Done("root_height_below_minimum", minimum_height=0.95)}
     task = build(num_envs=3, engine=engine, events=events(), terminations=ends)
@@ -417,7 +417,7 @@ def soften(state: Any, env: int) -> None:
     state.eq_data[env, 0][1] = uniform(state, env, 0.5, 0.9)
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_a_term_of_a_task_draws_any_field_of_numbers(engine: Any) -> None:
     drawn = {"x": Event(soften, "startup")}
     task = build(Beside, num_envs=2, engine=engine, events=drawn)
@@ -448,21 +448,21 @@ def press(state: Any, env: int) -> None:
 @pytest.mark.parametrize(
     ("engine", "event", "words"),
     [
-        ("native", Event(paint, "startup"), "The field 'geom_matid' was asked for, but holds no floating-point"),
-        ("warp", Event(press, "startup"), "the field 'opt.impratio' of the model, of which MuJoCo Warp has one"),
+        ("mujoco", Event(paint, "startup"), "The field 'geom_matid' was asked for, but holds no floating-point"),
+        ("mjwarp", Event(press, "startup"), "the field 'opt.impratio' of the model, of which MuJoCo Warp has one"),
         (
-            "warp",
+            "mjwarp",
             Event("body_pos", "startup", bodies="table", ranges=(0.0, 0.1)),
             "table, but MuJoCo Warp",
         ),
-        ("warp", Event("geom_quat", "startup", geoms=".*"), "geoms selects floor, top, but MuJoCo Warp has one pose"),
+        ("mjwarp", Event("geom_quat", "startup", geoms=".*"), "geoms selects floor, top, but MuJoCo Warp has one pose"),
         (
-            "native",
+            "mujoco",
             Event("pseudo_inertia", "startup", bodies="leg|cube"),
             "selects cube, but MuJoCo has",
         ),
         (
-            "warp",
+            "mjwarp",
             Event("body_ipos", "startup", bodies="cube", ranges=(0.0, 0.1)),
             "selects cube, but MuJoCo has",
         ),
@@ -475,14 +475,14 @@ def test_what_an_engine_cannot_let_differ_is_refused(engine: Any, event: Any, wo
 
 def test_on_the_cpu_environments_have_tables_of_different_heights() -> None:
     raised = Event("body_pos", "startup", bodies="table", axes=(2,), ranges=(-0.1, 0.1))
-    task = build(Beside, num_envs=3, engine="native", events={"x": raised})
+    task = build(Beside, num_envs=3, engine="mujoco", events={"x": raised})
     heights = task.parameter("body_pos").numpy()[:, task.model.body("table").id, 2]
     top = task.poses["geom_xpos"].numpy()[:, task.model.geom("top").id, 2]
     assert len({*heights.tolist()}) == 3
     np.testing.assert_allclose(top, heights, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_an_episode_begins_in_the_state_of_the_model_and_changes_no_other(engine: Any) -> None:
     ends = {"low": Done("root_height_below_minimum", minimum_height=0.95)}
     offset = Event("joint_default_pos", "reset", joints="hip", ranges=(0.1, 0.2))

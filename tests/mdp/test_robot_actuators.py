@@ -163,7 +163,7 @@ def test_a_muscle_has_no_stiffness_and_a_bias_that_does_not_act_is_no_velocity_a
     assert [kinds_of(model, index) - {"ctrlrange"} for index in (0, 1)] == [{"muscle"}, {"effort"}]
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_wheels_are_driven_by_speed_while_the_arm_is_by_position(engine: Any, tmp_path: Path) -> None:
     config = task_config(
         RobotConfig,

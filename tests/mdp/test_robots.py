@@ -350,12 +350,12 @@ CONFIG = task_config(
 )
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 @pytest.mark.soak
 def test_both_engines_serve_the_forces_of_contact_sensors(robot: str, engine: Any) -> None:
     config = CONFIG.change(robot=robot, engine=engine)
     task = RobotTask(config, num_envs=2, device="cpu", seed=0)
-    for _ in range(60 if engine == "native" else 25):
+    for _ in range(60 if engine == "mujoco" else 25):
         task.step()
     wp.synchronize()
     observed = task.obs["policy"].numpy()

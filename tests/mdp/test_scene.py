@@ -244,7 +244,7 @@ def test_a_mocap_object_is_put_near_its_place() -> None:
     ball = mdp.Object("geom", type="sphere", size=(0.1,), pos=(2.0, 0.0, 1.0), quat=(0.0, 1.0, 0.0, 0.0), base="mocap")
     event = mdp.Event("reset_mocap_pose_uniform", "reset", body="ball/body", x=(0.5, 0.5), yaw=(np.pi / 2, np.pi / 2))
     for task in (
-        build(Fixed, objects={"ball": ball}, events={"ball": event}, engine=engine) for engine in ("native", "warp")
+        build(Fixed, objects={"ball": ball}, events={"ball": event}, engine=engine) for engine in ("mujoco", "mjwarp")
     ):
         np.testing.assert_allclose(task.data("mocap_pos").numpy()[:, 0], [[2.5, 0.0, 1.0]] * 2)
         half = np.sqrt(0.5)
@@ -257,7 +257,7 @@ def test_a_root_without_a_free_joint_is_refused() -> None:
         build(objects={"door": mdp.Object(door, base="fixed")}, events={"x": event})
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_observations_are_of_the_end_of_a_step_where_they_are_asked_to_be(engine: Any, fresh: bool) -> None:
     shown = {"joints": None, "to_tip": POSES["to_tip"]}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import mujoco
@@ -125,9 +126,23 @@ class Truth:
         self.model, self.data = task.model, mujoco.MjData(task.model)
         self.data.qpos[:], self.data.qvel[:] = task.qpos.numpy()[env], task.qvel.numpy()[env]
         mujoco.mj_forward(self.model, self.data)
+        self.measure()
+
+    def measure(self) -> None:
         self.wrenches = np.zeros((self.data.ncon, 6))
         for at in range(self.data.ncon):
             mujoco.mj_contactForce(self.model, self.data, at, self.wrenches[at])
+
+    def begin(self) -> None:
+        """Let the first physics step solve for its forces as those of a task that was placed do."""
+        self.data.qacc_warmstart[:] = 0.0
+
+    def step(self) -> None:
+        mujoco.mj_step(self.model, self.data)
+        self.measure()
+
+    def touches_itself(self) -> bool:
+        return any(np.linalg.norm(wrench[:3]) > 0.5 for _, wrench, _ in self.between("arm", {"trunk"}))
 
     def name(self, geom: int) -> str:
         return self.model.geom(geom).name
@@ -147,7 +162,7 @@ class Truth:
         return sum((-sign * contact.frame.reshape(3, 3).T @ wrench[:3] for contact, wrench, sign in each), np.zeros(3))
 
 
-@pytest.fixture(scope="module", params=["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.fixture(scope="module", params=["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def task(request: pytest.FixtureRequest) -> Trunk:
     return placed(request.param)
 
@@ -166,11 +181,10 @@ def test_contacts_are_those_of_mujocos_list(task: Trunk) -> None:
         truth = Truth(task, env)
         forces = [truth.net("trunk"), truth.net("ball")]
         np.testing.assert_allclose(seen["net"][env], np.concatenate(forces), rtol=2e-2, atol=2e-2)
-        itself = truth.between("arm", {"trunk"})
         found = [
             *(bool(truth.between(geom, {"floor", "trunk", "arm", "ball"})) for geom in ("trunk", "ball")),
             bool(truth.between("trunk", {"floor"})),
-            any(np.linalg.norm(wrench[:3]) > 0.5 for _, wrench, _ in itself),
+            truth.touches_itself(),
             bool(truth.between("ball", {"trunk"})),
         ]
         names = ("found_net", "found_deep", "found_itself", "found_strong")
@@ -202,28 +216,57 @@ def test_a_slot_has_all_fields_of_its_contact(task: Trunk) -> None:
     assert checked > ENVS
 
 
-@pytest.mark.parametrize("engine", ["native", pytest.param("warp", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
 def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
     counted = mdp.Reward("self_collision_substeps", weight=1.0, contact="itself", force_threshold=0.5)
     task = placed(engine, CONFIG.change(decimation=5, rewards={"itself": counted}))
     column, total = task.reward_terms.index("itself"), 0
     for _ in range(4):
         truths = [Truth(task, env) for env in range(ENVS)]
-        for truth in truths:
-            truth.data.qacc_warmstart[:] = 0.0
         task.step()
         for env, truth in enumerate(truths):
+            truth.begin()
             count = 0
             for _ in range(5):
-                mujoco.mj_step(truth.model, truth.data)
-                truth.wrenches = np.zeros((truth.data.ncon, 6))
-                for at in range(truth.data.ncon):
-                    mujoco.mj_contactForce(truth.model, truth.data, at, truth.wrenches[at])
-                touching = truth.between("arm", {"trunk"})
-                count += any(np.linalg.norm(wrench[:3]) > 0.5 for _, wrench, _ in touching)
-            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "warp"), env
+                truth.step()
+                count += truth.touches_itself()
+            assert abs(task.terms.numpy()[env, column] - count) <= (engine == "mjwarp"), env
             total += 0 < count < 5
     assert total > 0
+
+
+def test_times_in_contact_and_without_are_counted_by_physics_steps_where_that_is_declared() -> None:
+    tracked = {"net": {"track_air_time": True}, "itself": {"track_air_time": True}}
+    task = placed("mujoco", CONFIG.change(decimation=5, contacts=tracked))
+    times = {name: np.zeros((ENVS, 3)) for name in ("air_time", "contact_time", "last_air_time")}
+    for name, contact in itertools.product(times, tracked):
+        task.arrays[f"contacts/{contact}/{name}"].zero_()
+    truths = [Truth(task, env) for env in range(ENVS)]
+    landed = 0
+    for truth in truths:
+        truth.begin()
+    for _ in range(12):
+        task.step()
+        for (env, truth), _ in itertools.product(enumerate(truths), range(5)):
+            truth.step()
+            others = {"floor", "trunk", "arm", "ball"}
+            touches = [bool(truth.between(one, others)) for one in ("trunk", "ball")] + [truth.touches_itself()]
+            lands = touches & (times["air_time"][env] > 0.0)
+            landed += lands.sum()
+            # As mjlab's: until the physics step that finds the contact.
+            times["last_air_time"][env, lands] = times["air_time"][env, lands] + 0.002
+            times["air_time"][env] = np.where(touches, 0.0, times["air_time"][env] + 0.002)
+            times["contact_time"][env] = np.where(touches, times["contact_time"][env] + 0.002, 0.0)
+        for name, expected in times.items():
+            ours = [task.arrays[f"contacts/{contact}/{name}"].numpy() for contact in tracked]
+            np.testing.assert_allclose(np.concatenate(ours, axis=1), expected, atol=1e-6)
+    assert landed > ENVS / 2
+
+
+def test_a_contact_that_is_found_by_a_function_has_no_times_by_physics_steps() -> None:
+    feet = mdp.Contact("near_ground", geoms="ball", tolerance=0.01, track_air_time=True)
+    with pytest.raises(UsageError, match=r"^contacts\.ball\.track_air_time needs MuJoCo's sensor"):
+        Trunk(CONFIG.change(contacts={"ball": feet}), num_envs=1, device="cpu", seed=0)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +280,7 @@ def test_contacts_of_each_physics_step_are_counted(engine: Any) -> None:
         ),
         (
             mdp.Contact(bodies="trunk", secondary_geom=".*"),
-            r"^contacts\.x\.secondary_geom is '\.\*', which matches more than",
+            r"^contacts\.x\.secondary_geom is '\.\*', which matches more than one .*, but a sensor of MuJoCo's",
         ),
         (mdp.Contact(bodies="trunk", secondary="floor"), r"^contacts\.x\.secondary is given, but a sensor has no such"),
         (
@@ -287,7 +330,7 @@ def test_declared_sensors_are_those_of_mjcf() -> None:
     config = CONFIG.change(
         sensors=SENSORS, contacts=dict.fromkeys(CONTACTS), observations=shown, rewards={"many": None}
     )
-    task = placed("native", config)
+    task = placed("mujoco", config)
     model = mujoco.MjModel.from_xml_string(MODEL.replace("</mujoco>", IN_XML))
     data = mujoco.MjData(model)
     for env in range(ENVS):
@@ -307,7 +350,7 @@ def test_declared_sensors_are_those_of_mjcf() -> None:
         (mdp.Sensor("gyro", sites="imu"), r"^sensors\.x\.sites is given, but a sensor has no such parameter.* 'site'"),
         (mdp.Sensor("gyro", site="i"), r"^sensors\.x\.site is 'i', which matches no site"),
         (mdp.Sensor("framepos", body=".*"), r"^sensors\.x\.body is '\.\*', which matches more than one"),
-        (mdp.Sensor("gyro", body="trunk"), r"^The model does not compile: .*site"),
+        (mdp.Sensor("gyro", body="trunk"), r"^The model of Trunk \(see line .* does not compile: .*site"),
     ],
 )
 def test_a_sensor_that_cannot_be_is_refused(sensor: Any, message: str) -> None:

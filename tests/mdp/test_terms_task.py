@@ -159,7 +159,7 @@ def test_a_step_computes_each_term_by_its_declaration() -> None:
     np.testing.assert_allclose(task.metric_values.numpy()[:, 0], tips)
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_a_reward_has_what_was_before_the_step_in_the_first_of_an_episode_too(engine: str) -> None:
     task = build(engine=engine, rewards={"risen": Reward(risen, weight=1.0)})
     data = mujoco.MjData(task.model)
@@ -379,7 +379,7 @@ def test_a_reset_derives_the_fields_that_observations_read(is_observed: bool) ->
     height = {"height": Obs(tip_height, site="tip")} if is_observed else {}
     config = task_config(
         TermsConfig,
-        engine="warp",
+        engine="mjwarp",
         actions={"targets": Action("joint_position", actuators=".*", scale=0.5)},
         observations={"policy": {"joint_pos": Obs("joint_pos_rel", joints=".*"), **height}},
         rewards={"tip": Reward(tip_height, weight=1.0, site="tip")},

@@ -140,16 +140,16 @@ def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
     config = changed(ROUGH, terrains=["discrete_obstacles", "random_rough"], terrain_levels=3, num_patches=20)
     terrain = make_terrain(config)
     np.testing.assert_array_equal(terrain.heights, make_terrain(replace(config, num_patches=0)).heights)
-    away = np.abs(terrain.places - terrain.centers[:, :, None]).max(axis=-1)
+    away = np.abs(terrain.patches - terrain.centers[:, :, None]).max(axis=-1)
     assert (away[:, 1] == 0.0).all(), "nothing is flat there, so they begin in the middle"
     assert (away[:, 0] <= 3.5 + 1e-9).all()
-    assert len(np.unique(terrain.places[2, 0], axis=0)) > 10
-    for x, y in terrain.places[:, 0].reshape(-1, 2):
+    assert len(np.unique(terrain.patches[2, 0], axis=0)) > 10
+    for x, y in terrain.patches[:, 0].reshape(-1, 2):
         column, row = np.rint((np.array([x, y]) - terrain.corner) / 0.1).astype(int)
         assert np.ptp(terrain.heights[row - 5 : row + 6, column - 5 : column + 6]) <= 0.05 + 1e-6
     task = walking(config)
     for x, y in task.qpos.numpy()[:, :2]:
-        near = np.abs(terrain.places.reshape(-1, 2) - (x, y)).max(axis=1)
+        near = np.abs(terrain.patches.reshape(-1, 2) - (x, y)).max(axis=1)
         assert near.min() <= 0.5  # The event's own `spread`.
     assert len(np.unique(task.qpos.numpy()[::2, :2].round(), axis=0)) > 4
 

@@ -162,7 +162,7 @@ KINDS: dict[str, tuple[dict[str, Any], list[float]]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_engines_simulate_with_what_terms_write(engine: str, kind: str) -> None:
     changes, speeds = KINDS[kind]
@@ -199,7 +199,7 @@ def test_both_engines_simulate_with_what_terms_write(engine: str, kind: str) -> 
 )
 def test_a_term_that_writes_what_an_engine_would_not_read_is_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ShoalError, match=said):
-        build("native", changes)
+        build("mujoco", changes)
 
 
 def test_what_a_function_writes_is_found_through_those_that_it_calls() -> None:
@@ -210,7 +210,7 @@ def test_what_a_function_writes_is_found_through_those_that_it_calls() -> None:
 
 
 def test_terms_that_write_nothing_leave_the_state_as_mujoco_has_it() -> None:
-    task = build("native", {"terminations": {"far": Done(is_far)}})
+    task = build("mujoco", {"terminations": {"far": Done(is_far)}})
     data = mujoco.MjData(task.model)
     data.ctrl[:] = 1.0
     for _ in range(5):

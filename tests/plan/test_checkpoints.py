@@ -452,7 +452,7 @@ def test_when_no_run_has_a_valid_checkpoint_each_damage_is_reported(words: tuple
     told = str(refusal.value)
     assert told.startswith(f"No run in {log_root / spec.experiment} has a whole checkpoint. Checkpoint ")
     assert all(f"Checkpoint {run.checkpoint_dir(1)} is damaged and was passed over: " in told for run in damaged)
-    assert told.endswith(" Pass a path, or train anew without this flag.")
+    assert told.endswith(" Pass a path, or train from the beginning without this flag.")
 
 
 def test_a_named_run_without_a_whole_checkpoint_is_refused_with_its_damage(log_root: Path) -> None:

@@ -46,7 +46,8 @@ def test_a_joint_that_a_task_of_ones_own_misspells_is_refused_before_anything_is
     assert '"shoulder"' in text
     file.write_text(text.replace('joint="elbow"', 'joint="elbo"'), encoding="utf-8")
     config = parse_train([f"{file}:Arm", *CPU, *flags])
-    with pytest.raises(UsageError, match=r"^The model does not compile: .*'elbo' for actuator.*line 24"):
+    said = r"^The model of Arm \(see line \d+ of .*arm\.py\) does not compile: .*'elbo' for actuator.*line 24"
+    with pytest.raises(UsageError, match=said):
         plan_training(config, {}, VisibleGpus())
     assert capfd.readouterr() == ("", "")  # No greeting of Warp's.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NUM_ENVS = 3
-ENGINES = ("native", "warp")
+ENGINES = ("mujoco", "mjwarp")
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def fall(task: BouncingTask) -> None:
 
 def tolerance(task: BouncingTask) -> float:
     """How far an engine may be from MuJoCo: what 32 bits round, and for MuJoCo Warp what its solver leaves."""
-    return 1e-6 if task.engine.name == "native" else 2e-4
+    return 1e-6 if task.engine.name == "mujoco" else 2e-4
 
 
 def act(task: BouncingTask, rng: np.random.Generator) -> np.ndarray:
@@ -188,7 +188,7 @@ def test_a_lost_environment_is_reset_and_counted(task: BouncingTask) -> None:
 
 
 def test_asked_to_stop_a_lost_environment_earns_nan() -> None:
-    task = bouncing(engine="native", on_nan="stop")
+    task = bouncing(engine="mujoco", on_nan="stop")
     speeds = task.qvel.numpy().copy()
     speeds[2, 0] = np.inf
     task.qvel.assign(speeds)
@@ -199,11 +199,11 @@ def test_asked_to_stop_a_lost_environment_earns_nan() -> None:
 
 
 def test_the_steps_between_host_calls_are_recorded() -> None:
-    assert bouncing(engine="native").graph.is_captured
+    assert bouncing(engine="mujoco").graph.is_captured
 
 
 def test_native_is_exact_whatever_the_number_of_environments() -> None:
-    alone, among = bouncing(1, engine="native"), bouncing(4, engine="native")
+    alone, among = bouncing(1, engine="mujoco"), bouncing(4, engine="mujoco")
     for task in (alone, among):
         rng = np.random.default_rng(0)
         for _ in range(30):
@@ -214,7 +214,7 @@ def test_native_is_exact_whatever_the_number_of_environments() -> None:
 
 def test_too_little_memory_is_told_with_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    task = bouncing(engine="native", memory="1200")
+    task = bouncing(engine="mujoco", memory="1200")
     assert task.take_warnings() == {}
     fall(task)
     (sentence,) = task.take_warnings().values()
@@ -224,13 +224,13 @@ def test_too_little_memory_is_told_with_the_environments(tmp_path: Path, monkeyp
 
 
 def test_a_simulation_that_mujoco_refuses_is_told_with_the_environment() -> None:
-    task = bouncing(engine="native", memory="1100")
+    task = bouncing(engine="mujoco", memory="1100")
     with pytest.raises(TrainingFailedError, match="MuJoCo gave up on environment 2: mj_stackAlloc: out of memory"):
         fall(task)
 
 
 def test_too_little_room_in_mujoco_warp_is_told_with_the_environments() -> None:
-    task = bouncing(engine="warp", njmax=1)
+    task = bouncing(engine="mjwarp", njmax=1)
     fall(task)
     told = task.take_warnings()
     assert "--env.njmax is 1, pass more." in told["constraints"]
@@ -251,7 +251,7 @@ def test_too_little_room_in_mujoco_warp_is_told_with_the_environments() -> None:
 )
 def test_a_field_that_cannot_be_had_is_refused(ask: Callable[[BouncingTask], object], sentence: str) -> None:
     with pytest.raises(ShoalError, match=sentence):
-        ask(bouncing(engine="native"))
+        ask(bouncing(engine="mujoco"))
 
 
 def test_what_mujoco_warp_cannot_do_is_refused() -> None:
@@ -262,7 +262,7 @@ def test_what_mujoco_warp_cannot_do_is_refused() -> None:
             model.opt.solver = mujoco.mjtSolver.mjSOL_PGS
             return model
 
-    config = dataclasses.replace(BouncingTask.config, engine="warp")
+    config = dataclasses.replace(BouncingTask.config, engine="mjwarp")
     with pytest.raises(UsageError, match=r"MuJoCo Warp cannot simulate this model .*PGS"):
         Pgs(config, num_envs=1, device="cpu", seed=0)
 
@@ -335,7 +335,7 @@ def test_what_is_delayed_is_in_a_checkpoint(delayed: list[DelayedTask]) -> None:
             assert torch.equal(rows, theirs.rows()[name]), name
 
 
-@pytest.mark.parametrize("delayed", ["warp"], indirect=True)
+@pytest.mark.parametrize("delayed", ["mjwarp"], indirect=True)
 def test_a_reset_in_mujoco_warp_leaves_nothing_behind(delayed: list[DelayedTask]) -> None:
     task = delayed[0]
     data = task.engine._data  # pyright: ignore[reportAttributeAccessIssue]

@@ -72,7 +72,7 @@ def read(page: Page, label: str) -> str:
 
 def drawn(page: Page) -> np.ndarray:
     """Return what the scene looks like now. Shape (height, width, 3), 0 to 255."""
-    # A part of the page, and not the canvas by itself: that one would be drawn anew, without what lies over it.
+    # A part of the page, and not the canvas by itself: that one would be drawn again, without what lies over it.
     box = page.locator("canvas").first.bounding_box()
     assert box is not None
     return np.asarray(Image.open(io.BytesIO(page.screenshot(clip=box))).convert("RGB")).astype(int)  # pyright: ignore[reportArgumentType]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 import numpy as np
 
-from shoal.sim.engines.native import NativeEngine
+from shoal.sim.engines.mujoco_engine import MujocoEngine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ class Twins:
 
     def __init__(self, spec: TaskSpec, num_envs: int, seed: int) -> None:
         self.task: GymnasiumTask = spec.load_builder()(spec.env, num_envs=num_envs, device="cpu", seed=seed)
-        assert isinstance(self.task.engine, NativeEngine)
+        assert isinstance(self.task.engine, MujocoEngine)
         self.engine = self.task.engine
         self.originals: list[Any] = [gymnasium.make(spec.name).unwrapped for _ in range(num_envs)]
         self.positions = self.engine._batch.bind("qpos")

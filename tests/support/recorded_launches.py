@@ -40,7 +40,7 @@ def record_launches(tasks: Iterable[str]) -> Launches:
         spec = registry.resolve(task)
         config: Any = spec.env
         with _recording_into(launches):
-            built = spec.load_builder()(replace(config, engine="warp"), num_envs=2, device="cpu", seed=0)
+            built = spec.load_builder()(replace(config, engine="mjwarp"), num_envs=2, device="cpu", seed=0)
             for mode in (mjw.DeterminismType.NONE, mjw.DeterminismType.ALL):
                 built.engine._model.opt.deterministic = mode
                 built.run()

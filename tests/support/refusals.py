@@ -118,7 +118,7 @@ WISHES = {
     "a GPU twice": Wish("train Cartpole-Swingup --gpu-ids 0,0", gpus=2),
     "a GPU that is no number": Wish("train Cartpole-Swingup --gpu-ids first", gpus=2),
     "more GPUs than workers": Wish("train Cartpole-Swingup --gpu-ids 0 1 --nproc-per-node 1", gpus=2),
-    "an engine that needs the CPU": Wish("train Cartpole-Swingup-Mujoco --gpu-ids 0 --env.engine native", gpus=1),
+    "an engine that needs the CPU": Wish("train Cartpole-Swingup-Mujoco --gpu-ids 0 --env.engine mujoco", gpus=1),
     "more environments lost than there are": Wish("train Cartpole-Swingup-Mujoco --env.diverged-limit 2"),
     # Machines.
     "a machine twice": Wish("train Cartpole-Swingup --hosts a b a"),

@@ -67,7 +67,7 @@ def simulate(task: TermsTask[Any], steps: int) -> np.ndarray:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_task_declares_more_room_than_it_needs(name: str) -> None:
     spec = registered()[name]
-    env: Any = replace(spec.env, engine="warp", step_graph=False, **HARDEST.get(name, {}))
+    env: Any = replace(spec.env, engine="mjwarp", step_graph=False, **HARDEST.get(name, {}))
     task: TermsTask[Any] = spec.load_builder()(env, num_envs=6, device="cpu", seed=0)
     assert task.capacities is not None
     assert tuple(task.engine.capacities.values()) == task.capacities
@@ -78,7 +78,7 @@ def test_a_shipped_task_declares_more_room_than_it_needs(name: str) -> None:
 def output_of_training(task: str, directory: Path, *, num_envs: int, iterations: int) -> str:
     """Train on MuJoCo Warp on the CPU, and return all that the command printed."""
     sizes = ("--num-envs", str(num_envs), "--max-iterations", str(iterations))
-    flags = ("--env.engine", "warp", "--gpu-ids", "None", *sizes, "--logger", "none", "--learner", "rsl_rl")
+    flags = ("--env.engine", "mjwarp", "--gpu-ids", "None", *sizes, "--logger", "none", "--learner", "rsl_rl")
     ended = start((*TRAIN, task, *flags), directory).end(timeout=900)
     assert ended.code == 0, ended.stdout + ended.stderr
     return ended.stdout + ended.stderr
@@ -93,7 +93,7 @@ def test_nothing_is_dropped_while_a_shipped_task_trains(name: str, tmp_path: Pat
 
 
 def cramped(kind: type[BouncingTask] = CrampedTask, **settings: Any) -> BouncingTask:
-    return kind(replace(kind.config, engine="warp", **settings), num_envs=3, device="cpu", seed=0)
+    return kind(replace(kind.config, engine="mjwarp", **settings), num_envs=3, device="cpu", seed=0)
 
 
 def advance(task: BouncingTask, steps: int = 40) -> None:

@@ -141,16 +141,16 @@ def split_task(arguments: Sequence[str], command: Command) -> tuple[str | None, 
         The task, None when there is none, and all other arguments in their order.
     """
     named, words = _take("--task", arguments, example="--task Cartpole-Swingup")
-    place = _place_of_task(words, command, is_named=bool(named))
-    if place is not None:
-        named.append(words.pop(place))
+    index = _index_of_task(words, command, is_named=bool(named))
+    if index is not None:
+        named.append(words.pop(index))
     if len(named) > 1:
         raise UsageError(f"One training has one task, but {' and '.join(named)} were named: pass one of them.")
     return (named[0] if named else None), words
 
 
-def _place_of_task(words: Sequence[str], command: Command, *, is_named: bool) -> int | None:
-    """Return the place of the first word if it is no flag, else of the first task that is not the value of a flag.
+def _index_of_task(words: Sequence[str], command: Command, *, is_named: bool) -> int | None:
+    """Return the index of the first word if it is no flag, else of the first task that is not the value of a flag.
 
     Directly behind a flag that takes one word stands its value. Whether a flag of a section, such as
     `--agent.actor.class-name`, takes one is known once the task is: a Python file behind it is its value, and the name
@@ -160,15 +160,15 @@ def _place_of_task(words: Sequence[str], command: Command, *, is_named: bool) ->
         return 0
     of_one_word = {flag.name for flag in flags_of_command(command) if flag.takes_one_word and not flag.section}
     unsure: int | None = None
-    for place, word in enumerate(words):
-        flag = words[place - 1].replace("_", "-") if place else ""
+    for index, word in enumerate(words):
+        flag = words[index - 1].replace("_", "-") if index else ""
         is_registered = word in registry.registered()
         if flag in of_one_word or not (is_registered or registry.is_reference(word)):
             continue
         if not (flag.startswith("--") and "." in flag and "=" not in flag):
-            return place
+            return index
         if is_registered and not is_named:
-            unsure = place
+            unsure = index
     return unsure
 
 
@@ -178,10 +178,10 @@ def parse_simple(command: Command, words: Sequence[str]) -> tuple[Any]:
     names = {item.name for item in fields(kind)}
     if command.operands == "FILE":
         is_help = any(word in HELP_FLAGS for word in words)
-        words, place = [*words], None if is_help else _place_of_operand(words, command)
-        if place is None and not is_help:
+        words, index = [*words], None if is_help else _index_of_operand(words, command)
+        if index is None and not is_help:
             raise UsageError(f"No file was named: pass one, `{command.program} FILE`.")
-        default = kind(file="" if place is None else words.pop(place))
+        default = kind(file="" if index is None else words.pop(index))
         return (parse_flags(command, default, words),)
     task, words = split_task(words, command)
     given: dict[str, Any] = {"task": task}
@@ -194,15 +194,15 @@ def parse_simple(command: Command, words: Sequence[str]) -> tuple[Any]:
     return (parse_flags(command, kind(**given), words),)
 
 
-def _place_of_operand(words: Sequence[str], command: Command) -> int | None:
-    """Return the place of the first word that is neither a flag nor the value of one."""
+def _index_of_operand(words: Sequence[str], command: Command) -> int | None:
+    """Return the index of the first word that is neither a flag nor the value of one."""
     flags, values = {flag.name: flag for flag in flags_of_command(command)}, 0
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.startswith("-"):
             flag = flags.get(word.replace("_", "-"))
             values = 0 if flag is None or flag.kind is bool else 1 if flag.takes_one_word else len(words)
         elif not values:
-            return place
+            return index
         else:
             values -= 1
     return None

@@ -26,7 +26,7 @@ _VIDEO_SIZE = (1280, 720)
 _FRAMES_A_SECOND = 30
 """Of the video. Each physics step is a frame, as divergence takes milliseconds."""
 _STEPS_SHOWN = 10
-_ENGINES = {"native": "MuJoCo C", "warp": "MuJoCo Warp"}
+_ENGINES = {"mujoco": "MuJoCo C", "mjwarp": "MuJoCo Warp"}
 
 
 def replay(config: ReplayConfig) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _lines_of(dump: Dump, diverged: DivergedEnv, replay: Replay) -> Iterator[str
     titles = ("step", "|qpos|", "|qvel|", "|qacc|", "|ctrl|", "contacts", "deepest [m]", "fastest", "warnings")
     yield from columns(titles, rows)
     yield _first_non_finite(about, diverged, replay.fault)
-    yield _accuracy(replay, is_exact=about.engine == "native")
+    yield _accuracy(replay, is_exact=about.engine == "mujoco")
 
 
 def _first_non_finite(about: DumpInfo, diverged: DivergedEnv, wrong: FirstFault | None) -> str:

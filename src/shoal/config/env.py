@@ -3,7 +3,7 @@
 A task adds its own settings in a subclass, beside its kernels and not here.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar, Literal, Self
 
 from shoal.config.checks import Config, above, at_least, within
@@ -65,6 +65,10 @@ class EnvConfig(BaseEnvConfig):
     which is much slower: for debugging, or if capturing is impossible."""
 
 
+OLDER_ENGINES = {"older": {"warp": "mjwarp", "native": "mujoco"}}
+"""Names of engines in files of older versions."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class MujocoConfig(EnvConfig):
     """Base of the configuration of every task with a MuJoCo model.
@@ -74,9 +78,9 @@ class MujocoConfig(EnvConfig):
 
     size_fields: ClassVar[tuple[str, ...]] = ("nconmax", "njmax")
 
-    engine: Literal["auto", "warp", "native"] = "auto"
-    """Physics engine: `warp` is MuJoCo Warp, `native` MuJoCo's C engine on the cores of this worker. `auto` is `warp`
-    on a GPU and `native` on the CPU, where it is up to a hundred times as fast."""
+    engine: Literal["auto", "mjwarp", "mujoco"] = field(default="auto", metadata=OLDER_ENGINES)
+    """Physics engine: `mjwarp` is MuJoCo Warp, `mujoco` MuJoCo's C engine on the cores of this worker. `auto` is
+    `mjwarp` on a GPU and `mujoco` on the CPU, where it is up to a hundred times as fast."""
     physics_dt: Annotated[float | None, above(0)] = None
     """Time step of the physics [s], instead of the model file's. None: the file's."""
     decimation: Annotated[int, at_least(1)] = 4
@@ -103,13 +107,13 @@ class MujocoConfig(EnvConfig):
     constraints are sorted, and sums are computed in a fixed order, which takes time and memory. MuJoCo's C engine is
     deterministic without it."""
 
-    def engine_on(self, device: str) -> Literal["warp", "native"]:
+    def engine_on(self, device: str) -> Literal["mjwarp", "mujoco"]:
         """Return the engine that simulates on a device, ``cpu`` or ``cuda:<index>``."""
         if self.engine == "auto":
-            return "native" if device == "cpu" else "warp"
-        if self.engine == "native" and device != "cpu":
+            return "mujoco" if device == "cpu" else "mjwarp"
+        if self.engine == "mujoco" and device != "cpu":
             raise UsageError(
-                f"--env.engine native was asked for on {device}, but MuJoCo's C engine runs on the CPU: "
-                "pass --gpu-ids None, or --env.engine warp."
+                f"--env.engine mujoco was asked for on {device}, but MuJoCo's C engine runs on the CPU: "
+                "pass --gpu-ids None, or --env.engine mjwarp."
             )
         return self.engine

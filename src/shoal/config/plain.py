@@ -60,7 +60,8 @@ def shared_fields(cls: type[DataclassInstance], config: DataclassInstance) -> di
 def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     """Return `template` with the values of `mapping`; what the mapping does not name stays.
 
-    Nested configurations are overlaid in turn; tuples and dicts are replaced whole.
+    Nested configurations are overlaid in turn; tuples and dicts are replaced whole. The metadata `older` of a field has
+    today's values by those of older versions.
     """
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):
@@ -80,7 +81,9 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
             raise UsageError(message + (did_you_mean(name, known) or f" It has: {', '.join(known)}."))
         # The template's own value comes along: a nested default may be of a subclass of what is annotated.
         current = None if isinstance(template, type) else getattr(template, name)
-        values[name] = _read(_annotations(cls)[name], value, _join(path, name), current)
+        older: Mapping[str, str] = known[name].metadata.get("older", {})
+        today = older.get(value, value) if isinstance(value, str) else value
+        values[name] = _read(_annotations(cls)[name], today, _join(path, name), current)
     try:
         return template(**values) if isinstance(template, type) else replace(template, **values)
     except (UsageError, ValueError, TypeError) as error:

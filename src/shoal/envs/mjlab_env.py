@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from shoal.envs.capabilities import Capabilities
 from shoal.envs.mjlab_spec import MjlabConfig, load_env_cfg
 from shoal.seeds import derived_seed
-from shoal.sim.engines.warp_engine import SOLVER_LIMITS
+from shoal.sim.engines.mjwarp_engine import SOLVER_LIMITS
 from shoal.sim.render.rows import Picture
 
 

@@ -18,7 +18,7 @@ from shoal.envs.playground_spec import PlaygroundConfig, changed_config, import_
 from shoal.errors import UsageError
 from shoal.files import folder_of
 from shoal.machine.host import kernel_cache
-from shoal.sim.engines.warp_engine import SOLVER_LIMITS
+from shoal.sim.engines.mjwarp_engine import SOLVER_LIMITS
 from shoal.sim.render.rows import Picture
 
 _PLAYGROUND = import_playground()

@@ -116,8 +116,8 @@ def _plot(rows: Sequence[tuple[int, Mapping[str, float]]]) -> str:
     first, last = min(row["low"] for _, row in rows), max(row["high"] for _, row in rows)
     scale = (_WIDTH - 2 * _LEFT) / (last - first or 1.0)
     marks: list[str] = []
-    for place, (number, row) in enumerate(rows):
-        y = _LINE * (place + 0.5)
+    for index, (number, row) in enumerate(rows):
+        y = _LINE * (index + 0.5)
         low, mean, high = (_LEFT + (row[name] - first) * scale for name in ("low", "mean", "high"))
         marks.append(f'<text x="0" y="{y + 4}">{number}</text><circle cx="{mean:.1f}" cy="{y}" r="4"/>')
         marks.append(f'<line x1="{low:.1f}" x2="{high:.1f}" y1="{y}" y2="{y}" stroke-width="2"/>')

@@ -167,7 +167,7 @@ class _Worker:
             raise ERRORS[name](f"{name} ended the evaluation: the same command goes on with what is missing.")
 
     def _environment(self, job: Job, part: Part) -> VecEnv:
-        """Return the job's environments: those of the last part, if they are the same and can begin anew."""
+        """Return the job's environments: those of the last part, if they are the same and can begin again."""
         seed = derived_seed(job.seed, part.build)
         key = (job.task, job.env, job.num_envs, seed)
         if self._env is None or self._env[0] != key:

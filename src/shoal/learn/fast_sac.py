@@ -221,7 +221,7 @@ class FastSacLearner(TorchLearner):
         return {**super().state(), "updates": self.updates}
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
-        """Restore networks, and unless `weights_only` optimizers. The replay buffer is filled anew."""
+        """Restore networks, and unless `weights_only` optimizers. The replay buffer starts empty."""
         super().restore(state, weights_only=weights_only)
         self.updates = int(state.get("updates", 0))
         self._make_graphs()
@@ -307,12 +307,12 @@ class _Critics(nn.Module):
         Both have the shape (num, num_atoms).
         """
         low, last = self.atoms[0], len(self.atoms) - 1
-        places = ((returns.clamp(low, -low) - low) / (-2 * low) * last).clamp(0, last)
-        lower = places.floor()
-        upper_part = probabilities * (places - lower)
+        positions = ((returns.clamp(low, -low) - low) / (-2 * low) * last).clamp(0, last)
+        lower = positions.floor()
+        upper_part = probabilities * (positions - lower)
         target = torch.zeros_like(probabilities)
         target.scatter_add_(1, lower.long(), probabilities - upper_part)
-        return target.scatter_add_(1, places.ceil().long(), upper_part)
+        return target.scatter_add_(1, positions.ceil().long(), upper_part)
 
     @torch.no_grad()
     def follow(self, critics: "_Critics", tau: float) -> None:

@@ -106,9 +106,9 @@ class Replay:
         cut = self._step["ended"] & ~self._step["terminated"]
         numbers = self._next_number + cut.cumsum(0) - 1
         self._next_number += cut.sum()
-        places = torch.where(cut, numbers % self._num_finals, self._num_finals)
+        slots = torch.where(cut, numbers % self._num_finals, self._num_finals)
         for name, finals in self._finals.items():
-            finals.index_copy_(0, places, self._final[name])
+            finals.index_copy_(0, slots, self._final[name])
         self._put({"": self._final_numbers}, {"": torch.where(cut, numbers, -1)})
         self._put(self._steps, self._step)
         self._slot.add_(1).remainder_(self._num_slots)

@@ -50,7 +50,7 @@ def refuse_writes(path: str, function: Any) -> None:
     """Refuse a term, by its path such as ``rewards.feet_slip``, that writes what an engine does not read from it.
 
     Raises:
-        ShoalError: It writes a field that follows from the state; or the state or a field of the model, at a place
+        ShoalError: It writes a field that follows from the state; or the state or a field of the model, at an index
             where only events and commands write these.
     """
     group = path.partition(".")[0]
@@ -72,8 +72,8 @@ def refuse_writes(path: str, function: Any) -> None:
 def _written(function: Any) -> frozenset[str]:
     """Return the parameters whose elements a function writes, and arrays in them, such as ``state.qpos``."""
     definition = _definition(function)
-    places = (each for each in ast.walk(definition) if isinstance(each, ast.Subscript))
-    found = {_array(each) for each in places if isinstance(each.ctx, ast.Store)}
+    subscripts = (each for each in ast.walk(definition) if isinstance(each, ast.Subscript))
+    found = {_array(each) for each in subscripts if isinstance(each.ctx, ast.Store)}
     for each in ast.walk(definition):
         if isinstance(each, ast.Call) and ast.unparse(each.func).startswith("wp.atomic_"):
             found.add(_array(each.args[0]))

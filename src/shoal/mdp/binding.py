@@ -1,4 +1,4 @@
-"""Parameters of terms to arguments of kernels: numbers to places of one array, patterns to arrays of indices.
+"""Parameters of terms to arguments of kernels: numbers to positions of one array, patterns to arrays of indices.
 
 Numbers are read from an array, so that another weight or range compiles nothing, and a curriculum may change it.
 """
@@ -19,6 +19,7 @@ from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
+from shoal.mdp.networks import read_network
 from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
@@ -45,7 +46,8 @@ class Bound:
     of: str = ""
     """Of contacts, the array of the geoms or bodies."""
     is_updated: bool = False
-    """Whether it is a command that is called in each step, with whether a new one is to be drawn."""
+    """Whether it is a command that is called in each step, with whether a new one is to be drawn; or an action that is
+    called before each physics step, with its number."""
 
     @property
     def value(self) -> str:
@@ -65,8 +67,8 @@ class TorchBound(Bound):
 
     path: str
     """Its group and name, such as ``rewards.feet_slip``."""
-    places: Mapping[str, int | slice | str]
-    """Its parameters: an index, places in the array of numbers, or the name of an array."""
+    positions: Mapping[str, int | slice | str]
+    """Its parameters: an index, positions in the array of numbers, or the name of an array."""
 
     @property
     def group(self) -> str:
@@ -96,7 +98,7 @@ class Binder:
         self.names = names
         self.device = device
         self.numbers: list[float] = []
-        self.places: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
         """Where in `numbers` each parameter begins, by its path such as ``rewards.feet_slip.weight``."""
         self.arrays: dict[str, Any] = {}
         """Arguments of the kernels, by name."""
@@ -124,11 +126,11 @@ class Binder:
         return [*self.functions.values(), *(each.function for each in self.torch)]
 
     def number(self, path: str, value: Any) -> str:
-        """Return the expression of one number, which has one place however often it is asked for."""
-        if path not in self.places:
-            self.places[path] = len(self.numbers)
+        """Return the expression of one number, which has one position however often it is asked for."""
+        if path not in self.positions:
+            self.positions[path] = len(self.numbers)
             self.numbers += numbers_of(path, value, 1)
-        return f"numbers[{self.places[path]}]"
+        return f"numbers[{self.positions[path]}]"
 
     def bind(self, path: str, term: Term, library: str, own: tuple[str, ...] = ("i",)) -> Bound:
         """Bind a term by its group and name, such as ``rewards.feet_slip``.
@@ -159,9 +161,11 @@ class Binder:
             if hints["action"] not in (wp.vec3, wp.spatial_vector):
                 raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
             parts = ("x", "y", "z", "rx", "ry", "rz")[: len(VECTORS[hints["action"]])]
+        if "physics_step" in passed and not by_column:
+            raise ShoalError(f"{path}: its function takes physics_step, and so must take i.")
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
-        own_name, is_updated = path.replace(".", "_"), "is_new" in passed
+        own_name, is_updated = path.replace(".", "_"), not {"is_new", "physics_step"}.isdisjoint(passed)
         of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
         return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated)
 
@@ -190,28 +194,28 @@ class Binder:
 
     def _bind_torch(self, path: str, term: Term, function: Callable[..., Any]) -> TorchBound:
         """Bind a term that is a function on torch tensors: its columns are declared, or else those that it selects."""
-        places: dict[str, int | slice | str] = {}
+        positions: dict[str, int | slice | str] = {}
         columns: tuple[str, ...] = ()
         hints, values = hints_of(function), values_of(path, term, function, ("state",))
         self._check_needs(path, function, values)
         for name, value in values.items():
             where = f"{path}.{name}"
             if takes(hints.get(name)) is None:
-                places[name] = self._tensor(where, value)
+                positions[name] = self._tensor(where, value)
                 continue
             expression, selected = self._argument(where, hints[name], value, columns)
             columns = columns or selected
-            places[name] = int(expression) if expression.isdecimal() else expression
+            positions[name] = int(expression) if expression.isdecimal() else expression
         is_observed = path.startswith("observations")
         columns = (getattr(term, "columns", ()) or columns or ("",)) if is_observed else ("",)
         name = path.replace(".", "_")
-        arrays = tuple(each for each in places.values() if isinstance(each, str))
-        bound = TorchBound(name, function, name, arrays, columns, is_observed, path=path, places=places)
+        arrays = tuple(each for each in positions.values() if isinstance(each, str))
+        bound = TorchBound(name, function, name, arrays, columns, is_observed, path=path, positions=positions)
         self.torch.append(bound)
         return bound
 
     def _tensor(self, path: str, value: Any) -> slice:
-        """Return the places of the numbers of a tensor."""
+        """Return the positions of the numbers of a tensor."""
         first = len(self.numbers)
         for at, each in enumerate(numbers_of(path, value, len(value) if isinstance(value, tuple) else 1)):
             self.number(f"{path}.{at}" if isinstance(value, tuple) else path, each)
@@ -232,6 +236,8 @@ class Binder:
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
             return self._array("grid", tuple(value), points, wp.vec2), columns
+        if rule and rule.what == "network":
+            return self._network(path, value, len(selected)), ()
         return self._without_columns(path, rule.what if rule else "", type_of(annotation), value, selected), ()
 
     def _without_columns(self, path: str, what: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
@@ -258,6 +264,14 @@ class Binder:
         if what in CHOICES and isinstance(value, str):
             value = get_args(CHOICES[what]).index(value)
         return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
+
+    def _network(self, path: str, file: str, joints: int) -> str:
+        """Return the argument of a network, with a memory for each of some joints."""
+        argument = path.replace(".", "_")
+        self.arrays[argument] = network = read_network(path, file, self.device)
+        network.memory = self.allocate(path, joints * network.columns, wp.float32)
+        self.memories.append(f"{argument}.memory")
+        return argument
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
         if kind in VECTORS:

@@ -28,20 +28,25 @@ def track_contact(
     step_dt: float,
     is_first_step: bool,
 ) -> None:
-    """Update the contact of one geom or body after a step."""
+    """Update the contact of one geom or body after a step, but for its times."""
     velocity = wp.vec3(0.0, 0.0, 0.0)
     if not is_first_step:
         velocity = (position - contact.position[env, i]) / step_dt
     contact.velocity[env, i] = velocity
     contact.position[env, i] = position
     contact.found[env, i] = found
+
+
+@wp.func
+def count_time(contact: ContactData, env: int, i: int, found: bool, dt: float, landing: float) -> None:
+    """Count the time `dt` [s] in contact or without; `landing` is how much of it is still without where one begins."""
     if found:
-        if contact.contact_time[env, i] == 0.0:
-            contact.last_air_time[env, i] = contact.air_time[env, i]
-        contact.contact_time[env, i] = contact.contact_time[env, i] + step_dt
+        if contact.air_time[env, i] > 0.0:
+            contact.last_air_time[env, i] = contact.air_time[env, i] + landing
+        contact.contact_time[env, i] = contact.contact_time[env, i] + dt
         contact.air_time[env, i] = 0.0
     else:
-        contact.air_time[env, i] = contact.air_time[env, i] + step_dt
+        contact.air_time[env, i] = contact.air_time[env, i] + dt
         contact.contact_time[env, i] = 0.0
 
 
@@ -58,16 +63,16 @@ def clear_contact(contact: ContactData, env: int, i: int) -> None:
 @wp.func
 def has_just_landed(contact: ContactData, env: int, i: int, step_dt: float) -> bool:
     """Whether the contact began with the last step, as mjlab's `compute_first_contact`."""
-    return contact.contact_time[env, i] > 0.0 and contact.contact_time[env, i] < 1.5 * step_dt
+    return contact.contact_time[env, i] > 0.0 and contact.contact_time[env, i] < 1.001 * step_dt
 
 
 @wp.func
 def near_ground(state: Any, env: int, i: int, geoms: Solids, tolerance: float) -> bool:
     """Whether the lowest point of a geom is at most `tolerance` [m] above the ground below its centre."""
-    place = state.geom_xpos[env, geoms[i].index]
-    surface = surface_at(state.ground, place[0], place[1])
+    position = state.geom_xpos[env, geoms[i].index]
+    surface = surface_at(state.ground, position[0], position[1])
     normal = normal_of(surface)
-    height = (place[2] - surface[0]) * normal[2]
+    height = (position[2] - surface[0]) * normal[2]
     return height - reach(geoms[i], state.geom_xmat[env, geoms[i].index], -normal, state.hulls) <= tolerance
 
 
@@ -80,6 +85,21 @@ def touches(state: Any, env: int, i: int, contact: Contacts, force_threshold: fl
     if force_threshold > 0.0:
         return largest_force(state, env, contact, i) > force_threshold
     return state.sensordata[env, contact.sensors[i]] > 0.0
+
+
+@wp.func
+def touches_by_physics_step(state: Any, env: int, i: int, contact: Contacts, force_threshold: float) -> bool:
+    """Whether it touches after the last physics step; counts the times of all those of an action, as mjlab does."""
+    found = wp.bool(False)
+    steps = state.sensor_history.shape[1] // state.sensordata.shape[1]
+    dt = state.step_dt / wp.float32(steps)
+    for step in range(steps):
+        if force_threshold > 0.0:
+            found = largest_force_in(state, env, contact, i, step) > force_threshold
+        else:
+            found = state.sensor_history[env, step * state.sensordata.shape[1] + contact.sensors[i]] > 0.0
+        count_time(contact, env, i, found, dt, dt)
+    return found
 
 
 @wp.func
@@ -131,7 +151,7 @@ def contact_dist(state: Any, env: int, contact: _Dist, i: int, slot: int) -> flo
 
 @wp.func
 def contact_pos(state: Any, env: int, contact: _Pos, i: int, slot: int) -> wp.vec3:
-    """Return the place of a contact in the world [m]."""
+    """Return the position of a contact in the world [m]."""
     return sensed_vector(state, env, contact, i, slot, contact.pos)
 
 

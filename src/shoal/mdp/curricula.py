@@ -35,7 +35,7 @@ class Change(NamedTuple):
     stage: int
     """0 for the declared value."""
     path: str
-    """Path of the number, as in `Binder.places`."""
+    """Path of the number, as in `Binder.positions`."""
     label: str
     """Name under which it is logged."""
     value: float
@@ -107,7 +107,7 @@ class Curricula:
             ShoalError: A curriculum changes a number that is not read in each step, or follows no metric.
         """
         for each in self.changes:
-            if each.path not in task.binder.places and not each.path.endswith(".weight"):
+            if each.path not in task.binder.positions and not each.path.endswith(".weight"):
                 raise ShoalError(
                     f"A curriculum changes {each.path}, which is off, part of the kernels, or a number for each name: "
                     "it cannot change."
@@ -125,8 +125,8 @@ class Curricula:
         """Write the numbers that hold to the arrays of a task of terms."""
         numbers, weights = task.numbers.numpy(), task.weights.numpy()
         for each in self.reached():
-            if each.path in task.binder.places:
-                numbers[task.binder.places[each.path]] = each.value
+            if each.path in task.binder.positions:
+                numbers[task.binder.positions[each.path]] = each.value
             else:
                 weights[task.reward_terms.index(each.path.split(".")[1])] = each.value * task.per_step
         task.numbers.assign(numbers)

@@ -52,11 +52,11 @@ def _described(bound: Bound, term: Term) -> dict[str, Any]:
 
 def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
     term, binder = task.config.terms("actions")[name], task.binder
-    place = binder.places.get(f"actions.{name}.scale")
-    scales = [None if place is None else binder.numbers[place]] * len(bound.columns)
-    if f"{bound.name}_scale" in binder.arrays:
-        scales = binder.arrays[f"{bound.name}_scale"].numpy().tolist()
-    return {**_described(bound, term), "clip": term.clip, "scale": scales, **_lags(term)}
+    position = binder.positions.get(f"actions.{name}.scale")
+    scales = [None if position is None else binder.numbers[position]] * len(bound.columns)
+    arrays = {each: binder.arrays.get(f"{bound.name}_{each}") for each in ("scale", "swing", "shift")}
+    numbers = {"scale": scales} | {each: array.numpy().tolist() for each, array in arrays.items() if array is not None}
+    return {**_described(bound, term), "clip": term.clip, **numbers, **_lags(term)}
 
 
 def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _command(task: TermsTask[Any], name: str) -> list[dict[str, Any]]:
 def _joints(task: TermsTask[Any]) -> dict[str, Any]:
     """Return names and numbers of the joints that actuators act on, in the order of these; and the default pose."""
     model, home = task.model, task.home()
-    places = zip(task.binder.names.names("joint"), model.jnt_qposadr, strict=True)
+    addresses = zip(task.binder.names.names("joint"), model.jnt_qposadr, strict=True)
     indices = [index for index in range(model.nactuator) if acts_on_scalar_joint(model, index)]
     joints = model.actuator_trnid[indices, 0]
     kp, kd, limits = joint_gains(model, indices)
@@ -110,7 +110,7 @@ def _joints(task: TermsTask[Any]) -> dict[str, Any]:
         "actuator_names": [model.actuator(index).name for index in indices],
         "joint_names": [model.joint(int(joint)).name for joint in joints],
         "default_joint_pos": home[model.jnt_qposadr[joints]].tolist(),
-        "default_pose": {name: float(home[place]) for name, place in places if name},
+        "default_pose": {name: float(home[address]) for name, address in addresses if name},
         "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no position actuator.
         "joint_damping": (kd + 0.0).tolist(),
         "joint_torque_limits": limits.tolist(),

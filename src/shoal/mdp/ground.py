@@ -22,9 +22,9 @@ class Ground:
 
 
 @wp.func
-def along(place: float, start: float, cell: float, points: int) -> float:
+def along(position: float, start: float, cell: float, points: int) -> float:
     """Return a coordinate along one axis, in cells, clamped to the grid. NaN becomes 0."""
-    cells = (place - start) / cell
+    cells = (position - start) / cell
     if cells > 0.0:  # Not so for NaN, which is no index.
         return wp.min(cells, wp.float32(points - 1) - 0.001)
     return 0.0
@@ -67,7 +67,7 @@ def base_height(state: FreeJointState, env: int) -> float:
 
 
 @wp.func
-def clearance_of(ground: Ground, place: wp.vec3) -> float:
+def clearance_of(ground: Ground, position: wp.vec3) -> float:
     """Return the distance of a point from the plane of the triangle below it [m]; negative below ground."""
-    surface = surface_at(ground, place[0], place[1])
-    return (place[2] - surface[0]) * normal_of(surface)[2]
+    surface = surface_at(ground, position[0], position[1])
+    return (position[2] - surface[0]) * normal_of(surface)[2]

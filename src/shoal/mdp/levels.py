@@ -19,8 +19,8 @@ from shoal.mdp.random import uniform, uniform_int
 class Tiles:
     """The tiles of the terrain, and the levels that are used."""
 
-    places: wp.array3d[wp.vec2]
-    """Flat places of each tile, or its middle, by level and column of the terrain [m]."""
+    patches: wp.array3d[wp.vec2]
+    """Flat patches of each tile, or its middle, by level and column of the terrain [m]."""
     edge: wp.vec2
     """Where the ground ends along x and y [m]: beyond it there is ground for the feet, but not for the scan."""
     lowest: wp.int32
@@ -93,18 +93,18 @@ def draw_first_levels(state: Any, env: int) -> None:
 
 @wp.func
 def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: float, root_body: RootBody = 0) -> None:
-    """Put the base, or another free body, near the middle of a tile of its level, or a flat place.
+    """Put the base, or another free body, near the middle of a tile of its level, or a flat patch.
 
     Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no
     foot begins in the ground.
     """
     first = qpos_of(state, root_body)
     put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))
-    column = (state.first_env[0] + env) % state.tiles.places.shape[1]
-    place = wp.int32(0)
-    if state.tiles.places.shape[2] > 1:
-        place = uniform_int(state, env, state.tiles.places.shape[2])
-    center = state.tiles.places[state.levels[env], column, place]
+    column = (state.first_env[0] + env) % state.tiles.patches.shape[1]
+    patch = wp.int32(0)
+    if state.tiles.patches.shape[2] > 1:
+        patch = uniform_int(state, env, state.tiles.patches.shape[2])
+    center = state.tiles.patches[state.levels[env], column, patch]
     x = center[0] + uniform(state, env, -spread, spread)
     y = center[1] + uniform(state, env, -spread, spread)
     height = surface_at(state.ground, x, y)[0]

@@ -94,9 +94,9 @@ def _columns(rings: Rings, binder: Binder, path: str, term: ObsTerm, first: int,
         return [*lines, f"{output}[env, {first} + i] = {shown}"]
     ring, slots = f"{path.replace('.', '_')}_history", term.history_length
     lines.append(rings.keep(ring, count, slots, shown))
-    for place in range(slots):
-        recalled = f"recall({ring}, env, i, {count}, {slots}, age[env], {slots - 1 - place})"
-        lines.append(f"{output}[env, {first + place * count} + i] = {recalled}")
+    for slot in range(slots):
+        recalled = f"recall({ring}, env, i, {count}, {slots}, age[env], {slots - 1 - slot})"
+        lines.append(f"{output}[env, {first + slot * count} + i] = {recalled}")
     return lines
 
 

@@ -29,3 +29,9 @@ def uniform_int(state: Any, env: int, count: int) -> int:
     drawn = wp.randi(rng, 0, count)
     state.rng[env] = rng
     return drawn
+
+
+@wp.func
+def shared_int(state: Any, env: int, stream: int, count: int) -> int:
+    """Return a whole number from 0 to `count` - 1: in a step the same for all environments, another of each stream."""
+    return wp.randi(wp.rand_init(wp.int32(state.shared_rng[env]), stream), 0, count)

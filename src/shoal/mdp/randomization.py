@@ -35,7 +35,7 @@ from shoal.mdp.kernels import python_function
 from shoal.mdp.needs import FORCERANGE, POSITION, axes_of, objects
 from shoal.mdp.random import uniform
 
-# The places of the words in `shoal.mdp.terms.CHOICES`.
+# Indices of the words in `shoal.mdp.terms.CHOICES`.
 ABS, SCALE, ADD = wp.constant(0), wp.constant(1), wp.constant(2)
 UNIFORM, LOG_UNIFORM, GAUSSIAN = wp.constant(0), wp.constant(1), wp.constant(2)
 _NONE = wp.vec2(0.0, 0.0)
@@ -126,9 +126,9 @@ def _declare(
     FIELDS.update(dict.fromkeys((field, *names), made))
 
 
-_STATIC = "but MuJoCo Warp has one pose for all environments of what does not move: pass --env.engine native."
-_MOVES = objects(lambda model: (model.body_weldid == 0) & (model.body_mocapid < 0), _STATIC, "warp")
-_ON_MOVING_BODY = objects(lambda model: model.body_weldid[model.geom_bodyid] == 0, _STATIC, "warp")
+_STATIC = "but MuJoCo Warp has one pose for all environments of what does not move: pass --env.engine mujoco."
+_MOVES = objects(lambda model: (model.body_weldid == 0) & (model.body_mocapid < 0), _STATIC, "mjwarp")
+_ON_MOVING_BODY = objects(lambda model: model.body_weldid[model.geom_bodyid] == 0, _STATIC, "mjwarp")
 _HAS_CENTRE = objects(
     lambda model: (model.body_simple != 0) & (model.body_mass > 0.0),
     'but MuJoCo has compiled the centre of mass to stay at the origin: give the body simple="false" in the MJCF.',

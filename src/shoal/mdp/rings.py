@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import warp as wp
 
 from shoal.mdp.binding import Binder
+from shoal.mdp.random import shared_int
 from shoal.mdp.terms import DelayedTerm
 
 
@@ -60,7 +61,12 @@ class Rings:
         if not largest:
             return [], value
         ring, lag = f"{path.replace('.', '_')}_delay", f"lags[env, {self.lags}]"
-        draw, hold = f"{lag} = {least} + uniform_int(state, env, {largest - least + 1})", term.delay_hold_prob
+        drawn, hold = f"uniform_int(state, env, {largest - least + 1})", term.delay_hold_prob
+        if not term.delay_per_env:
+            advance = "state.shared_rng[env] = state.shared_rng[env] + wp.uint32(1)"
+            self.next = [advance, *(line for line in self.next if line != advance)]
+            drawn = f"{binder.name_function(shared_int)}(state, env, {self.lags}, {largest - least + 1})"
+        draw = f"{lag} = {least} + {drawn}"
         self.lags += 1
         self.first.append(draw)
         if hold < 1.0 and largest > least:

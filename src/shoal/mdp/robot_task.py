@@ -46,8 +46,8 @@ class RobotTask(TermsTask[ConfigT], Generic[ConfigT]):
         for index in range(model.nu):
             if not is_of(model.actuator(index).name, self.config.terms("objects")):
                 is_held = "position" in kinds_of(model, index) and acts_on_scalar_joint(model, index)
-                place = model.jnt_qposadr[model.actuator_trnid[index, 0]]
-                targets[index] = model.actuator_gear[index, 0] * self.home()[place] if is_held else 0.0
+                address = model.jnt_qposadr[model.actuator_trnid[index, 0]]
+                targets[index] = model.actuator_gear[index, 0] * self.home()[address] if is_held else 0.0
         return first | {"ctrl": targets}
 
     def roles(self) -> Mapping[str, str]:

@@ -17,9 +17,9 @@ from shoal.sim.render.marks import BLUE, Mark, Sphere
 
 
 @wp.kernel(enable_backward=False)
-def _measure(ground: Ground, places: wp.array[wp.vec2], heights: wp.array[wp.float32]) -> None:
+def _measure(ground: Ground, positions: wp.array[wp.vec2], heights: wp.array[wp.float32]) -> None:
     point = wp.tid()
-    heights[point] = surface_at(ground, places[point][0], places[point][1])[0]
+    heights[point] = surface_at(ground, positions[point][0], positions[point][1])[0]
 
 
 def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
@@ -37,7 +37,9 @@ def scanned_points(task: Any, row: Mapping[str, np.ndarray]) -> list[Mark]:
     mujoco.mju_quat2Mat(to_world, base[3:])
     ahead = to_world.reshape(3, 3)[:2, 0] / np.hypot(*to_world.reshape(3, 3)[:2, 0])
     points = np.concatenate([grid_points(*grid) for grid in sorted(grids)])
-    places = base[:2] + points @ np.array([ahead, (-ahead[1], ahead[0])])
-    heights = wp.empty(len(places), dtype=wp.float32, device=task.device)
-    task.launch(_measure, [ground, wp.array(places, dtype=wp.vec2, device=task.device)], [heights], dim=len(places))
-    return [Sphere(point, 0.015, BLUE) for point in np.column_stack([places, heights.numpy()])]
+    positions = base[:2] + points @ np.array([ahead, (-ahead[1], ahead[0])])
+    heights = wp.empty(len(positions), dtype=wp.float32, device=task.device)
+    task.launch(
+        _measure, [ground, wp.array(positions, dtype=wp.vec2, device=task.device)], [heights], dim=len(positions)
+    )
+    return [Sphere(point, 0.015, BLUE) for point in np.column_stack([positions, heights.numpy()])]

@@ -46,8 +46,10 @@ def compile_spec(spec: mujoco.MjSpec, what: str) -> mujoco.MjModel:
         raise UsageError(f"{what} does not compile: {' '.join(str(error).split())}") from error
 
 
-def compile_scene(spec: mujoco.MjSpec, config: TermsConfig) -> mujoco.MjModel:
+def compile_scene(spec: mujoco.MjSpec, config: TermsConfig, what: str = "The model") -> mujoco.MjModel:
     """Return the model of a robot and its ground, with the objects and sensors of a configuration.
+
+    `what` it is where no `robot` of the configuration names it, for errors.
 
     Raises:
         UsageError: The model does not compile, or an object cannot be as it is declared.
@@ -65,7 +67,7 @@ def compile_scene(spec: mujoco.MjSpec, config: TermsConfig) -> mujoco.MjModel:
 
         add_sensors(spec, config)
     robot = getattr(config, "robot", "")
-    model = compile_spec(spec, f"--env.robot {robot}" if robot else "The model")
+    model = compile_spec(spec, f"--env.robot {robot}" if robot else what)
     for name in objects:
         _begin_in_keyframe(model, name, [*objects])
     return model

@@ -11,7 +11,7 @@ from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.annotations import ContactData, Geom, Takes
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.contacts import touches
+from shoal.mdp.contacts import touches, touches_by_physics_step
 from shoal.mdp.names import matching
 from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
 
@@ -65,7 +65,10 @@ class _Sensors:
         )
         if known is not _PRIMARY and len(found) > 1:
             listed = ", ".join(names[at] for at in found)
-            raise UsageError(f"{where} is '{patterns}', which matches more than one ({listed}): name one.")
+            raise UsageError(
+                f"{where} is '{patterns}', which matches more than one ({listed}), but a sensor of MuJoCo's takes one: "
+                "name one, or a subtree that has all, or declare several."
+            )
         return [names[at] for at in found], kind
 
     def add(self, path: str, term: Term, kinds: Mapping[str, Any], others: Mapping[str, Any], **sensor: Any) -> None:
@@ -138,6 +141,10 @@ def bind_contacts(
         bound = _bind_sensed(binder, name, term) if is_sensed else binder.bind(f"contacts.{name}", term, "contacts")
         if not bound.of:
             raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")
+        if term.track_air_time and not is_sensed:
+            raise UsageError(
+                f"contacts.{name}.track_air_time needs MuJoCo's sensor, but its function is {term.func}: leave one out."
+            )
         binder.columns[name], found[name] = bound.columns, bound
         for field, kind in struct.vars.items():
             if getattr(kind.type, "ndim", 0) == 2:  # noqa: PLR2004  A row for each environment.
@@ -151,13 +158,14 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
     parameter = next(each for each in term.parameters if each in _PRIMARY)
     rule = Takes("geom", entry=Geom) if parameter == "geoms" else Takes("body")
     selection, columns = binder.selection(f"{path}.{parameter}", rule, getattr(term, parameter))
-    places = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
-    contact.sensors = wp.array(np.array(places, dtype=np.int32), device=binder.device)
+    addresses = [binder.names.model.sensor(f"{name} {each}").adr[0] for each in columns]
+    contact.sensors = wp.array(np.array(addresses, dtype=np.int32), device=binder.device)
     contact.slots = _numbers(term)[2]
     for field in _fields_of(term):
         if field != "found":
             setattr(contact, field, contact.stride)
         contact.stride += CONTACT_FIELDS[field]
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
-    called = binder.name_function(touches)
-    return Bound(path.replace(".", "_"), touches, called, arguments, columns, is_by_column=True, of=selection)
+    function = touches_by_physics_step if term.track_air_time else touches
+    called = binder.name_function(function)
+    return Bound(path.replace(".", "_"), function, called, arguments, columns, is_by_column=True, of=selection)

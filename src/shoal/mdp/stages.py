@@ -9,7 +9,7 @@ from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
 from shoal.mdp.config import TermsConfig
-from shoal.mdp.contacts import clear_contact, track_contact
+from shoal.mdp.contacts import clear_contact, count_time, touches_by_physics_step, track_contact
 from shoal.mdp.kernels import Source
 from shoal.mdp.observing import observe
 from shoal.mdp.random import happens, uniform, uniform_int
@@ -44,7 +44,8 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
     They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
     `commands_held`, `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
     """
-    called: tuple[Any, ...] = (track_contact, clear_contact, happens, uniform, uniform_int, remember, recall)
+    called: tuple[Any, ...] = (track_contact, count_time, clear_contact)
+    called += (happens, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
     place, observing = _place(terms, binder), observe(config, terms.observations, terms.rings, binder)
     after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
@@ -52,7 +53,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
         place, observing[0].lines = Source("place"), place.lines + observing[0].lines
     return [
-        _act(config, terms, binder),
+        *_act(config, terms, binder),
         *after_physics,
         _reset(config, terms, binder, first),
         _interval(config, terms, binder),
@@ -63,9 +64,9 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
     ]
 
 
-def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Actions to controls."""
-    source = Source("act")
+def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> tuple[Source, Source]:
+    """Actions to controls, once and before each physics step."""
+    source, actuate = Source("act"), Source("actuate")
     source.add(
         "age[env] = age[env] + 1",
         "for column in range(actions.shape[1]):",
@@ -90,14 +91,18 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         if kept:
             binder.memories.append(f"{path.replace('.', '_')}_delay")
             source.add(*kept, f"value = {acting}", depth=1)
-        if bound.is_by_column:
+        if bound.is_updated:
+            acting = acting if kept else f"state.action[env, {first} + i]"
+            actuate.add(f"if i < {count}:", f"    {bound.call('i', acting, 'physics_step')}")
+            actuate.columns = max(actuate.columns, count)
+        elif bound.is_by_column:
             source.add(bound.call("i", "value"), depth=1)
         else:
             source.add(f"    {bound.name}[i] = value", bound.call(bound.name))
         source.add(*_moves(bound))
         first += count
     source.lines[1:1] = terms.rings.next
-    return source
+    return source, actuate
 
 
 def _moves(bound: Bound) -> list[str]:
@@ -117,6 +122,9 @@ def _sense(terms: BoundTerms, binder: Binder) -> Source:
             f"    track_contact({binder.contact(name)}, env, i, {bound.call('i')}, {_position(bound)}, state.step_dt, "
             "age[env] == 1)",
         )
+        if bound.function is not touches_by_physics_step:
+            found = f"{binder.contact(name)}.found[env, i]"
+            source.add(f"count_time({binder.contact(name)}, env, i, {found}, state.step_dt, 0.0)", depth=1)
     return source
 
 

@@ -62,6 +62,7 @@ def state_of(task: TermsTask[Any], sources: Iterable[Source]) -> dict[str, Any]:
         "ground": task.build_ground,
         "home": lambda: wp.array(task.home(), dtype=wp.float32, device=task.device),
         "encoder_bias": lambda: task.array("encoder_bias", task.model.nv),
+        "shared_rng": lambda: task.array("shared_rng", dtype=wp.uint32),
         "sensor_history": lambda: task.engine.keep_sensors(task.array),
         "hulls": lambda: wp.array(task.binder.names.hulls[0], dtype=wp.vec3, device=task.device),
     }

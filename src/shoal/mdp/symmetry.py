@@ -1,7 +1,7 @@
 """Robots seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
 
-A joint has a partner by its place and axis, and a column by the name of its joint or actuator. Mittal et al., "Symmetry
-considerations for learning task symmetric robot policies", arXiv:2403.04359.
+A joint has a partner by its position and axis, and a column by the name of its joint or actuator. Mittal et al.,
+"Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
 
 from collections.abc import Mapping
@@ -22,11 +22,12 @@ from shoal.mdp.config import members
 
 _TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 """Columns of a command that is a velocity of the base, in its own frame."""
-_SIGNS: dict[Any, tuple[int, int, int]] = {
+_SIGNS: dict[Any, tuple[int, ...]] = {
     observing.base_lin_vel: (1, -1, 1),
     observing.base_ang_vel: (-1, 1, -1),
     observing.projected_gravity: (1, -1, 1),
     observing.velocity_command: (1, -1, -1),
+    observing.gait_phase: (-1, -1),  # Half a period later.
 }
 """Signs of what keeps its column, by the function of the term."""
 _OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
@@ -34,12 +35,13 @@ _OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
 _OF_ACTUATORS: set[Any] = {
     observing.last_action,
     acting.joint_position,
+    acting.gait_joint_position,
     acting.joint_velocity,
     acting.joint_effort,
 }
 """Functions with a column for each actuator."""
 _SAME_PLACE = 0.02
-"""Largest distance between a joint's place in the mirror and its partner's [m]."""
+"""Largest distance between a joint's position in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
 """Largest difference of their positions in the default pose [rad or m], and of the cosine between their axes from 1."""
 
@@ -110,7 +112,7 @@ def _columns_of(
     is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != _TWIST
     found: tuple[np.ndarray, np.ndarray] | None = None
     if function in _SIGNS and not is_other:
-        found = np.arange(3), np.array(_SIGNS[function])
+        found = np.arange(len(_SIGNS[function])), np.array(_SIGNS[function])
     elif function is observing.height_scan:
         points = grid_points(*term.grid)
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
@@ -140,9 +142,14 @@ def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.
     clip = getattr(term, "clip", 0.0)
     if isinstance(clip, tuple) and clip[0] != -clip[1] and (signs < 0).any():
         return "clip"
-    for name in ("scale", "clip"):
-        numbers = task.binder.arrays.get(f"{bound.name}_{name}")
-        if numbers is not None and not np.allclose(numbers.numpy()[order], numbers.numpy()):
+    by_column = {name: task.binder.arrays.get(f"{bound.name}_{name}") for name in ("scale", "clip", "swing", "shift")}
+    numbers = {name: array.numpy() for name, array in by_column.items() if array is not None}
+    for name, values in numbers.items():
+        flipped = values[order] * (signs if name == "swing" else 1)
+        apart = flipped - values
+        if name == "shift":  # The clock is half a period later in the mirror.
+            apart = (np.mod(apart, 1) - 0.5)[numbers["swing"] != 0]
+        if not np.allclose(apart, 0.0, atol=1e-6):
             return name
     return ""
 
@@ -169,15 +176,15 @@ def mirrored_joints(model: mujoco.MjModel, home: np.ndarray) -> dict[str, tuple[
     to_base = data.xmat[base].reshape(3, 3)
     is_slide = model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
     joints = np.flatnonzero(is_slide | (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE))
-    places = (data.xanchor[joints] - data.xpos[base]) @ to_base
+    positions = (data.xanchor[joints] - data.xpos[base]) @ to_base
     axes = data.xaxis[joints] @ to_base
-    positions = home[model.jnt_qposadr[joints]]
+    angles = home[model.jnt_qposadr[joints]]
     found: dict[str, tuple[str, float]] = {}
     for at, joint in enumerate(joints):
-        distances = np.linalg.norm(places - places[at] * (1, -1, 1), axis=1)
+        distances = np.linalg.norm(positions - positions[at] * (1, -1, 1), axis=1)
         # The axis of a turn is a pseudovector: what the mirror keeps is its part in the plane's direction.
         alike = axes @ (axes[at] * ((1, -1, 1) if is_slide[joint] else (-1, 1, -1)))
-        differences = np.abs(positions - np.sign(alike) * positions[at])
+        differences = np.abs(angles - np.sign(alike) * angles[at])
         fitting = (distances < _SAME_PLACE) & (np.abs(alike) > 1 - _SAME_ANGLE) & (differences < _SAME_ANGLE)
         fitting &= is_slide[joints] == is_slide[joint]
         name = model.joint(int(joint)).name

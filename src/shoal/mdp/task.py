@@ -84,7 +84,9 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     @classmethod
     def build_model(cls, config: ConfigT) -> mujoco.MjModel:
         """Return the scene: `build_spec`, with the objects and sensors of the configuration."""
-        return compile_scene(cls.build_spec(config), config)
+        code = cls.build_spec.__code__
+        named = f"The model of {cls.__name__} (see line {code.co_firstlineno} of {code.co_filename})"
+        return compile_scene(cls.build_spec(config), config, named)
 
     def home(self) -> np.ndarray:
         """Return the default pose as ``qpos``, (nq,): the model's first keyframe, or else its own."""
@@ -245,13 +247,16 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.state_values = state_of(self, sources)
         """What the functions of terms read, by name."""
         state = struct_of(self.state_values)
-        arguments = {"state": state, "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
+        arguments = {"state": state, "numbers": self.numbers, "physics_step": 0, **arrays, **values}
+        arguments |= self.binder.arrays
         self._kernels = generate(sources, self.binder.functions, arguments)
         self.torch_terms = TorchTerms(self.binder.torch, values, self.state_values, self.binder.arrays, self.numbers)
         """Terms that run outside of the captured step."""
 
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
+        if "actuate" in self._kernels:
+            self.engine.actuate = lambda at: self._run("actuate", physics_step=at)
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -328,8 +333,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
-    def _run(self, name: str) -> None:
-        """Launch a generated kernel, if there is one of this name.
+    def _run(self, name: str, **other: Any) -> None:
+        """Launch a generated kernel, if there is one of this name, with other arguments.
 
         Raises:
             ShoalError: Warp does not compile its functions.
@@ -339,7 +344,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, generated.arguments, dim=dim)
+            self.launch(generated.kernel, [*(generated.arguments | other).values()], dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise
@@ -361,6 +366,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def seed_rng(self, seed: int, first: int = 0) -> None:
         """Give every environment a random state of its own, and randomised parameters."""
         super().seed_rng(seed, first)
+        if "shared_rng" in self.arrays:
+            self.arrays["shared_rng"].fill_(int(np.random.default_rng(seed).integers(2**32)))
         self._run("startup")
         self.apply_parameters()
 

@@ -21,8 +21,10 @@ Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
+    "activation": Literal["elu", "relu", "softsign", "tanh"],
+    "input_order": Literal["pos_vel", "vel_pos"],
 }
-"""Parameters that are one of some words; a function gets the word's place, see `shoal.mdp.randomization`."""
+"""Parameters that are one of some words; a function gets the word's index."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -74,6 +76,8 @@ class DelayedTerm(Term):
     """Probability that a lag is kept where another would be drawn. With 1 each episode has a lag of its own."""
     delay_update_period: Annotated[int, at_least(0)] = 0
     """Steps between two draws; 0 for one in each step."""
+    delay_per_env: bool = True
+    """Whether each environment draws a lag of its own; otherwise those that draw in a step get the same."""
     delay_per_env_phase: bool = True
     """Whether environments draw in different steps of the period."""
 
@@ -115,7 +119,7 @@ class EventTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandTerm(Term):
-    """Columns that the policy is given to follow, drawn anew in every episode and in intervals."""
+    """Columns that the policy is given to follow, drawn in every episode and in intervals."""
 
     columns: ClassVar[tuple[str, ...]]
     units: ClassVar[tuple[str, ...]]
@@ -149,6 +153,8 @@ class ContactTerm(Term):
     """Number of contacts of each that the sensor has; of `netforce` one."""
     force_threshold: Annotated[float, at_least(0)] = 0.0
     """Force above which it touches [N]; 0 for any contact."""
+    track_air_time: bool = False
+    """Whether times in contact and without are counted by physics steps, as mjlab's, and not by actions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,11 +325,7 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
 
 
 def Command(
-    func: Function,
-    *,
-    columns: Mapping[str, str],
-    resampling_time: tuple[float, float],
-    **params: Value,
+    func: Function, *, columns: Mapping[str, str], resampling_time: tuple[float, float], **params: Value
 ) -> CommandTerm:
     """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any.
 

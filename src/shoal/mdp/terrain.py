@@ -38,8 +38,8 @@ class Terrain:
     """Centres and half of the sides of boxes [m]. Shape (num_boxes, 6)."""
     centers: np.ndarray
     """The middle of each tile: x and y [m]. Shape (num_levels, num_terrains, 2)."""
-    places: np.ndarray
-    """Where robots begin: flat places of each tile, or its middle [m]. Shape (num_levels, num_terrains, n, 2)."""
+    patches: np.ndarray
+    """Where robots begin: flat patches of each tile, or its middle [m]. Shape (num_levels, num_terrains, n, 2)."""
     cell: float
     """Distance between two points [m]."""
 
@@ -64,7 +64,7 @@ def make_terrain(config: TerrainConfig) -> Terrain:
     points, edge = round(config.tile_size / cell), round(BORDER / cell)
     floor = np.zeros((len(names) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
     heights = floor.copy()
-    centers, places = np.zeros((levels, len(names), 2)), np.zeros((levels, len(names), max(1, config.num_patches), 2))
+    centers, patches = np.zeros((levels, len(names), 2)), np.zeros((levels, len(names), max(1, config.num_patches), 2))
     boxes: list[np.ndarray] = []
     rng = np.random.default_rng(config.terrain_seed)
     for level, column in np.ndindex(centers.shape[:2]):
@@ -80,14 +80,14 @@ def make_terrain(config: TerrainConfig) -> Terrain:
             tile = np.where(plot.box_at((x, y), 2.0 * np.array(half)), np.maximum(tile, z + half[2]), tile)
             boxes.append(np.array([x + centers[level, column, 0], y + centers[level, column, 1], z, *half]))
         heights[around] = tile
-        places[level, column] = centers[level, column] + (
+        patches[level, column] = centers[level, column] + (
             _flat_places(tile, plot, config) if config.num_patches else 0.0
         )
-    return Terrain(heights.astype(np.float32), floor.astype(np.float32), np.array(boxes), centers, places, cell)
+    return Terrain(heights.astype(np.float32), floor.astype(np.float32), np.array(boxes), centers, patches, cell)
 
 
 def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
-    """Return flat places of a tile from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
+    """Return flat patches of a tile from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
     middle = len(heights) // 2
     radius = min(middle, round(config.patch_radius / plot.cell))
     around = np.lib.stride_tricks.sliding_window_view(heights, (2 * radius + 1, 2 * radius + 1))

@@ -109,11 +109,11 @@ class TerrainConfig(RobotConfig):
     horizontal_scale: Annotated[float, within(0.01, 0.5)] = 0.1
     """Length of the cells of the height field [m]."""
     num_patches: Annotated[int, at_least(0)] = 0
-    """Number of flat places of each tile in which robots begin; 0: in its middle. A tile without any has its middle."""
+    """Number of flat patches of each tile in which robots begin; 0, or where it has none: its middle."""
     patch_radius: Annotated[float, above(0.0)] = 0.5
-    """Half of the sides of flat places [m]."""
+    """Half of the sides of flat patches [m]."""
     max_height_diff: Annotated[float, at_least(0.0)] = 0.05
-    """Largest difference of heights in a flat place [m]."""
+    """Largest difference of heights in a flat patch [m]."""
     terrain_seed: Annotated[int, at_least(0)] = 0
     """Seed of the terrain, which is the same on all workers."""
     curriculum: bool = True

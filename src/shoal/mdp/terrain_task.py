@@ -64,7 +64,7 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         self.levels = self.array("levels", dtype=wp.int32)
         """Terrain level of each environment, counted from 0."""
         self.tiles = Tiles()
-        self.tiles.places = wp.array(self.terrain.places, dtype=wp.vec2, device=self.device)
+        self.tiles.patches = wp.array(self.terrain.patches, dtype=wp.vec2, device=self.device)
         self.tiles.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
         self.tiles.lowest = config.only_level or 0
         self.tiles.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level

@@ -76,14 +76,14 @@ class Plot:
         count = -(-points // cells)
         return (np.arange(points) - round(border / self.cell)) // cells % count, count, border
 
-    def turned(self, place: Any, yaw: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return where points are along both axes of a frame at a place [m], turned. Each (points, points)."""
-        right, up = self.along[None, :] - place[0], self.along[:, None] - place[1]
+    def turned(self, center: Any, yaw: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return where points are along both axes of a frame around `center` [m], turned. Each (points, points)."""
+        right, up = self.along[None, :] - center[0], self.along[:, None] - center[1]
         return right * np.cos(yaw) + up * np.sin(yaw), up * np.cos(yaw) - right * np.sin(yaw)
 
-    def box_at(self, place: Any, sides: Any, yaw: float = 0.0) -> np.ndarray:
-        """Return which points a rectangle contains, whose middle is at a place [m]. Shape (points, points)."""
-        along, across = self.turned(place, yaw)
+    def box_at(self, center: Any, sides: Any, yaw: float = 0.0) -> np.ndarray:
+        """Return which points a rectangle contains, around `center` [m]. Shape (points, points)."""
+        along, across = self.turned(center, yaw)
         return (np.abs(along) <= sides[0] / 2) & (np.abs(across) <= sides[1] / 2)
 
 
@@ -151,9 +151,9 @@ def open_stairs(
     count = plot.steps(width, platform_width, border_width)
     for step in range(count):
         outer, top = plot.size / 2 - border_width - step * width, (step + 1) * height
-        for place in (outer - width / 2, width / 2 - outer):
-            plot.boxes.append((0.0, place, top - thick, outer, width / 2, thick))
-            plot.boxes.append((place, 0.0, top - thick, width / 2, outer - width, thick))
+        for center in (outer - width / 2, width / 2 - outer):
+            plot.boxes.append((0.0, center, top - thick, outer, width / 2, thick))
+            plot.boxes.append((center, 0.0, top - thick, width / 2, outer - width, thick))
     platform = plot.size / 2 - border_width - count * width
     plot.boxes.append((0.0, 0.0, (count + 1) * height - thick, platform, platform, thick))
     return np.zeros(plot.away.shape)
@@ -215,13 +215,13 @@ def perlin_noise(
     return plot.framed(plot.between(height_range) * noise, border_width)
 
 
-def _perlin(places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _perlin(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return Perlin's improved noise (2002) at a grid of points, with gradients drawn for a lattice of distance 1."""
-    whole = np.floor(places).astype(int)
-    part = places - whole
+    whole = np.floor(points).astype(int)
+    part = points - whole
     gradients = rng.choice((-1.0, 1.0), (2, whole[-1] + 2, whole[-1] + 2))
     fade = part**3 * (part * (part * 6 - 15) + 10)
-    total = np.zeros((len(places), len(places)))
+    total = np.zeros((len(points), len(points)))
     for up in (0, 1):
         for right in (0, 1):
             along_y, along_x = gradients[:, whole + up][:, :, whole + right]
@@ -284,9 +284,9 @@ def random_spread_boxes(
         sides = np.array([plot.rng.uniform(*box_width_range), plot.rng.uniform(*box_length_range)])
         height = plot.rng.uniform(*box_height_range) * (0.2 + 0.8 * plot.difficulty)
         reach = np.maximum(0.0, plot.size / 2 - border_width - sides / 2)
-        place, yaw = plot.rng.uniform(-reach, reach), plot.rng.uniform(0.0, 2 * np.pi)
-        if (np.abs(place) > (platform_width + sides) / 2).any():
-            heights = np.where(plot.box_at(place, sides, yaw), np.maximum(heights, height), heights)
+        center, yaw = plot.rng.uniform(-reach, reach), plot.rng.uniform(0.0, 2 * np.pi)
+        if (np.abs(center) > (platform_width + sides) / 2).any():
+            heights = np.where(plot.box_at(center, sides, yaw), np.maximum(heights, height), heights)
     return plot.framed(heights, border_width, platform_width)
 
 
@@ -314,8 +314,8 @@ def stepping_stones(
     nearest = min(count - 1, int(first_stone)) * pitch + border_width - plot.size / 2
     platform = max(platform_width / 2, nearest - size / 2 - gap)
     heights = np.full(plot.away.shape, -floor_depth)
-    for place in np.stack(np.meshgrid(*2 * [np.arange(count) * pitch - inner / 2]), -1).reshape(-1, 2):
-        center = place + plot.rng.uniform(-1, 1, 2) * displacement_range * plot.difficulty
+    for regular in np.stack(np.meshgrid(*2 * [np.arange(count) * pitch - inner / 2]), -1).reshape(-1, 2):
+        center = regular + plot.rng.uniform(-1, 1, 2) * displacement_range * plot.difficulty
         sides = size + plot.rng.uniform(-1, 1, 2) * stone_size_variation * plot.difficulty
         top = plot.rng.uniform(-1, 1) * stone_height_variation * plot.difficulty
         if (np.abs(center) > platform).any():

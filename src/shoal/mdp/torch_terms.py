@@ -90,13 +90,13 @@ class TorchTerms:
         self._state = SimpleNamespace(**{name: as_tensors(state[name]) for name in read})
         shared = to_torch(numbers)
 
-        def argument(place: int | slice | str) -> Any:
-            if isinstance(place, slice):
-                return shared[place].squeeze()
-            return as_tensors(arrays[place]) if isinstance(place, str) else place
+        def argument(position: int | slice | str) -> Any:
+            if isinstance(position, slice):
+                return shared[position].squeeze()
+            return as_tensors(arrays[position]) if isinstance(position, str) else position
 
         self._terms = [
-            TorchTerm(each, {name: argument(at) for name, at in each.places.items()}, to_torch(outputs[each.name]))
+            TorchTerm(each, {name: argument(at) for name, at in each.positions.items()}, to_torch(outputs[each.name]))
             for each in bounds
         ]
 

@@ -39,9 +39,9 @@ def twist(x: float, y: float, z: float) -> dict[str, Any]:
     return {"twist": command}
 
 
-def starts(*, place: float = 0.0, joints: float = 0.0) -> dict[str, Any]:
-    """Return the events of a new episode: up to `place` along x and y [m], and joints `joints` [rad], from home."""
-    spot = (-place, place)
+def starts(*, position: float = 0.0, joints: float = 0.0) -> dict[str, Any]:
+    """Return the events of a new episode: up to `position` along x and y [m], and joints `joints` [rad], from home."""
+    spot = (-position, position)
     return {
         "base": Event("reset_root_state_uniform", "reset", x=spot, y=spot, yaw=(-math.pi, math.pi)),
         "joints": Event("reset_joints_by_offset", "reset", joints=ALL, position=(-joints, joints), velocity=(0.0, 0.0)),

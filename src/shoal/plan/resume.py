@@ -57,8 +57,10 @@ def find_start(config: TrainConfig, spec: TaskSpec) -> tuple[RunDir | None, Star
         checkpoint, passed_over = newest_good(run)
         if checkpoint is None:
             reasons = " ".join(passed_over) or "It has none yet."
-            message = f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start anew."
-            raise UsageError(message)
+            raise UsageError(
+                f"The run {run.path} has no checkpoint to go on from. {reasons} Leave --resume out to start from the "
+                "beginning."
+            )
         if checkpoint.iteration >= config.max_iterations:
             raise UsageError(
                 f"The run {run.path} is finished: {checkpoint.iteration} of {config.max_iterations} iterations done. "
@@ -209,7 +211,7 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
     if passed_over:
         raise UsageError(
             f"No run in {experiment.absolute()} has a whole checkpoint. {' '.join(passed_over)} Pass a path, or train "
-            "anew without this flag."
+            "from the beginning without this flag."
         )
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
 

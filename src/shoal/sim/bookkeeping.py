@@ -119,7 +119,7 @@ def keep_rows(
     source: wp.array2d[wp.uint32],
     ring: wp.array3d[wp.uint32],
 ) -> None:
-    """Copy each row to its environment's next place in `ring`, (num_envs, places, words), unless it has diverged.
+    """Copy each row to its environment's next slot in `ring`, (num_envs, slots, words), unless it has diverged.
 
     One thread for each word of 32 bits.
     """
@@ -136,7 +136,7 @@ def advance(
     kept: wp.array[wp.int32],
     begins: wp.array2d[wp.bool],
 ) -> None:
-    """Advance to the next place, and mark it where the state was written by kernels, and not by the physics."""
+    """Advance to the next slot, and mark it where the state was written by kernels, and not by the physics."""
     env = wp.tid()
     if divergences[env] == 0:
         kept[env] = kept[env] + 1

@@ -55,7 +55,7 @@ def build_once(task: type[Task], config: Any) -> None:  # noqa: ANN401  The task
         probe = task.__new__(task)
         probe.configure(config, 1, "cpu", 0)
         probe.build()
-        plain = {"step_graph": False} | ({"engine": "native"} if hasattr(config, "engine") else {})
+        plain = {"step_graph": False} | ({"engine": "mujoco"} if hasattr(config, "engine") else {})
         fault = find_bad_index(partial(_run, task, replace(config, **plain)))
     if fault is not None:
         what, where = fault

@@ -88,12 +88,12 @@ def shown(cell: object) -> str:
 
 def _plot(label: str, points: Sequence[tuple[float, Mapping[str, Any]]], *, log: bool) -> str:
     """Return a drawing of the scores against a value."""
-    places = [math.log10(x) if log else float(x) for x, _ in points]
+    positions = [math.log10(x) if log else float(x) for x, _ in points]
     scores = [row["score"] for _, row in points]
-    (left, right), (low, high) = ((min(values), max(values)) for values in (places, scores))
+    (left, right), (low, high) = ((min(values), max(values)) for values in (positions, scores))
     marks: list[str] = []
-    for place, (_, row) in zip(places, points, strict=True):
-        x = _EDGE + (place - left) / (right - left or 1) * (_WIDTH - 2 * _EDGE)
+    for position, (_, row) in zip(positions, points, strict=True):
+        x = _EDGE + (position - left) / (right - left or 1) * (_WIDTH - 2 * _EDGE)
         y = _HEIGHT - _EDGE - (row["score"] - low) / (high - low or 1) * (_HEIGHT - 2 * _EDGE)
         fill = ' fill="none"' if row["state"] == "pruned" else ""
         marks.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4"{fill}><title>trial {row["trial"]}</title></circle>')

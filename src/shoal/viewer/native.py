@@ -21,7 +21,7 @@ def show(
         playback = Playback(env, policy)
         pacer = Pacer(playback.picture.step_dt)
         with Window(playback.picture.scene, keys.put) as window:
-            print_line("The window is open: Space pauses, R begins anew, Ctrl-C ends it.")
+            print_line("The window is open: Space pauses, R begins again, Ctrl-C ends it.")
             while window.is_open:
                 started = time.monotonic()
                 _handle_keys(keys, playback, pacer)

@@ -52,7 +52,7 @@ class ViserScene:
         low, high = extent(model, positions[0])
         offsets = grid_offsets(len(positions), (high[0] - low[0], high[1] - low[1]))
         self._is_shared = model.nhfield > 0
-        """Whether all environments share one height field, each at a place of its own."""
+        """Whether all environments share one height field, each at a position of its own."""
         self._offsets = np.zeros_like(offsets) if self._is_shared else offsets
         self._followed_body = int(np.argmax(model.body_weldid != 0))
         """The first body that moves, which the camera follows."""
@@ -95,7 +95,7 @@ class ViserScene:
             self._frame.position = (-target[0], -target[1], -rise) if follow else (0.0, 0.0, 0.0)
 
     def _target(self, positions: np.ndarray, env: int) -> np.ndarray:
-        """Return the place of the body that the camera follows. Shape (3,)."""
+        """Return the position of the body that the camera follows. Shape (3,)."""
         (data,) = self._moving.at(positions[env : env + 1])
         return data.xpos[self._followed_body] + self._offsets[env]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def dump() -> Dump:
     """What a task leaves."""
-    task = bouncing(engine="native", runaway=RUNAWAY)
+    task = bouncing(engine="mujoco", runaway=RUNAWAY)
     step_until_lost(task)
     return dump_of(task)
 

@@ -16,7 +16,7 @@ from shoal.sim.nan.history import MOST_ENVIRONMENTS
 if TYPE_CHECKING:
     from support.bouncing_task import BouncingTask
 
-ENGINES = ("native", "warp")
+ENGINES = ("mujoco", "mjwarp")
 each_engine = pytest.mark.parametrize("engine", ENGINES)
 
 
@@ -30,7 +30,7 @@ def lose(task: BouncingTask, *envs: int) -> None:
 
 
 def test_by_default_nothing_is_kept_and_a_step_has_no_more_stages() -> None:
-    kept, not_kept = bouncing(engine="native"), bouncing(engine="native", on_nan="reset")
+    kept, not_kept = bouncing(engine="mujoco"), bouncing(engine="mujoco", on_nan="reset")
     assert not_kept.history is None
     assert len(kept.stages()) == len(not_kept.stages()) + 2
     assert not_kept.arrays.keys() == kept.arrays.keys()
@@ -41,20 +41,20 @@ def test_by_default_nothing_is_kept_and_a_step_has_no_more_stages() -> None:
 
 
 def test_its_memory_is_environments_times_steps_times_the_row() -> None:
-    task = bouncing(engine="native")
+    task = bouncing(engine="mujoco")
     assert task.history is not None
     row = 8 * mujoco.mj_stateSize(task.model, int(mujoco.mjtState.mjSTATE_INTEGRATION)) + 4 * task.model.nu
     assert task.history.num_bytes == task.num_envs * task.config.replay_steps * row
 
 
 def test_nobody_is_lost_and_nothing_is_left() -> None:
-    task = bouncing(engine="native")
+    task = bouncing(engine="mujoco")
     act(task, np.random.default_rng(0))
     assert task.dump("Bouncing", rank=0, iteration=1) is None
 
 
 def test_natively_state_and_controls_are_those_of_each_step_to_the_last_bit() -> None:
-    task = bouncing(engine="native", runaway=RUNAWAY)
+    task = bouncing(engine="mujoco", runaway=RUNAWAY)
     seen, rng = [], np.random.default_rng(0)
     while not task.divergences.numpy().any():
         before = task.host_state["state"][1].copy()
@@ -74,7 +74,7 @@ def test_natively_state_and_controls_are_those_of_each_step_to_the_last_bit() ->
 
 
 def test_mujoco_warp_s_state_is_kept_too() -> None:
-    task = bouncing(engine="warp", runaway=RUNAWAY)
+    task = bouncing(engine="mjwarp", runaway=RUNAWAY)
     seen, rng = [], np.random.default_rng(0)
     while not task.divergences.numpy().any():
         before = np.concatenate([task.qpos.numpy()[1], task.qvel.numpy()[1]])
@@ -101,7 +101,7 @@ def test_what_led_to_a_loss_stays_while_the_rollout_goes_on(engine: str) -> None
 
 
 def test_where_the_task_writes_the_state_that_is_noted() -> None:
-    task = bouncing(engine="native", episode_length_s=0.1)  # Five steps.
+    task = bouncing(engine="mujoco", episode_length_s=0.1)  # Five steps.
     rng = np.random.default_rng(0)
     for step in range(1, 9):
         if step == 7:
@@ -115,7 +115,7 @@ def test_where_the_task_writes_the_state_that_is_noted() -> None:
 
 
 def test_a_restart_forgets() -> None:
-    task = bouncing(engine="native")
+    task = bouncing(engine="mujoco")
     for _ in range(5):
         act(task, np.random.default_rng(0))
     task.restart()
@@ -127,7 +127,7 @@ def test_a_restart_forgets() -> None:
 
 def test_of_many_the_first_are_kept() -> None:
     num_envs = MOST_ENVIRONMENTS + 4
-    task = bouncing(num_envs, engine="native", replay_steps=2)
+    task = bouncing(num_envs, engine="mujoco", replay_steps=2)
     task.step()
     lose(task, num_envs - 1)
     task.step()
@@ -142,13 +142,13 @@ def test_of_many_the_first_are_kept() -> None:
 @each_engine
 def test_all_that_a_step_starts_from_is_named(engine: str) -> None:
     task = bouncing(engine=engine)
-    names = {STATE_ROWS, "ctrl"} if engine == "native" else {"qpos", "qvel", "qacc_warmstart", "time", "ctrl"}
+    names = {STATE_ROWS, "ctrl"} if engine == "mujoco" else {"qpos", "qvel", "qacc_warmstart", "time", "ctrl"}
     assert task.engine.step_inputs().keys() == names
 
 
 @pytest.mark.gpu
 def test_on_a_gpu_it_is_part_of_the_graph() -> None:
-    on_gpu, on_cpu = (bouncing(engine="warp", device=device, runaway=RUNAWAY) for device in ("cuda:0", "cpu"))
+    on_gpu, on_cpu = (bouncing(engine="mjwarp", device=device, runaway=RUNAWAY) for device in ("cuda:0", "cpu"))
     assert on_gpu.graph.is_captured
     assert all(not isinstance(call, HostStage) for _, call in on_gpu.stages())  # No host call among them.
     assert abs(step_until_lost(on_gpu) - step_until_lost(on_cpu)) <= 1

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _dumps: dict[str, Dump] = {}
 
 
-@pytest.fixture(params=("native", "warp"))
+@pytest.fixture(params=("mujoco", "mjwarp"))
 def dump(request: pytest.FixtureRequest) -> Dump:
     """What each engine leaves, made when the first test asks for it: MuJoCo Warp takes long to build."""
     engine = request.param
@@ -49,12 +49,12 @@ def test_the_recorded_states_come_out(dump: Dump) -> None:
     again = replay(dump, lost)
     assert again.compared == len(lost.states) - 1
     assert again.differs_in is None
-    assert again.bound == (0.0 if dump.info.engine == "native" else TOLERANCE)
+    assert again.bound == (0.0 if dump.info.engine == "mujoco" else TOLERANCE)
     assert again.difference <= again.bound
-    assert (again.difference == 0.0) is (dump.info.engine == "native")
+    assert (again.difference == 0.0) is (dump.info.engine == "mujoco")
 
 
-@pytest.mark.parametrize(("engine", "num_envs"), [("native", 4), ("warp", 2)])
+@pytest.mark.parametrize(("engine", "num_envs"), [("mujoco", 4), ("mjwarp", 2)])
 def test_a_robot_on_the_ground_that_is_pushed_and_begins_anew_is_replayed_too(engine: str, num_envs: int) -> None:
     config = changed(FlatVelocity.config, on_nan="stop", engine=engine, events={"push": {"interval": [0.1, 0.5]}})
     robots, rng = FlatVelocity(config, num_envs=num_envs, device="cpu", seed=1), np.random.default_rng(0)
@@ -69,13 +69,13 @@ def test_a_robot_on_the_ground_that_is_pushed_and_begins_anew_is_replayed_too(en
         again = replay(dump, each)
         assert (again.fault, again.differs_in) == (None, None)
         assert again.compared == 49 - int(each.begins[1:].sum()) > 40
-        assert again.difference <= (0.0 if engine == "native" else 1e-4)
+        assert again.difference <= (0.0 if engine == "mujoco" else 1e-4)
         assert max(step.contacts for step in again.steps) >= 3
     assert sum(int(each.begins[1:].sum()) for each in dump.envs) > num_envs
 
 
 def test_a_state_that_is_off_by_one_bit_is_found() -> None:
-    task = bouncing(engine="native", runaway=RUNAWAY)
+    task = bouncing(engine="mujoco", runaway=RUNAWAY)
     step_until_lost(task)
     dump = dump_of(task)
     (lost,) = dump.envs
@@ -121,7 +121,7 @@ def test_what_mujoco_does_not_lose_is_said(dump: Dump) -> None:
 
 
 def test_a_state_that_the_task_had_spoiled_is_told_before_any_physics() -> None:
-    task = bouncing(engine="native")
+    task = bouncing(engine="mujoco")
     act(task, np.random.default_rng(0))
     speeds = task.qvel.numpy().copy()
     speeds[2, 3] = np.nan
@@ -137,7 +137,7 @@ def test_a_state_that_the_task_had_spoiled_is_told_before_any_physics() -> None:
 
 
 def test_a_joint_is_named_by_its_position_too() -> None:
-    task = bouncing(engine="native")
+    task = bouncing(engine="mujoco")
     places = task.qpos.numpy().copy()
     places[0, 1 + 2] = np.inf  # The height of the ball, behind the cart's place.
     task.qpos.assign(places)
@@ -151,7 +151,7 @@ def test_a_joint_is_named_by_its_position_too() -> None:
 
 
 def test_where_the_task_has_written_the_state_nothing_is_compared() -> None:
-    task = bouncing(engine="native", runaway=RUNAWAY, replay_steps=60)
+    task = bouncing(engine="mujoco", runaway=RUNAWAY, replay_steps=60)
     rng = np.random.default_rng(0)
     for _ in range(10):
         act(task, rng)

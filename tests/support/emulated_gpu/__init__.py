@@ -60,7 +60,7 @@ class Machine:
         return FIRST_CONTEXT + ordinal
 
     def forget(self) -> None:
-        """Begin the account anew."""
+        """Begin the account again."""
         self.contexts.clear()
         for side in (self.driver, self.torch):
             if side is not None:

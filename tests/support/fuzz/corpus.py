@@ -35,7 +35,7 @@ from support.diverged_envs import RUNAWAY, bouncing, dump_of, step_until_lost
 from shoal.sim.isolation import isolated
 from shoal.sim.nan.dump import write_dump
 with isolated("cpu"):
-    task = bouncing(engine="native", runaway=RUNAWAY)
+    task = bouncing(engine="mujoco", runaway=RUNAWAY)
     step_until_lost(task)
     write_dump(dump_of(task), Path(sys.argv[1]))
 """

@@ -15,7 +15,7 @@ from shoal.tasks.cartpole.task import Swingup
 NUM_ENVS = 64
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_it_steps_rewards_ends_and_shows_what_the_kernels_do(engine: str) -> None:
     kernels = Swingup(SwingupConfig(), num_envs=NUM_ENVS, device="cpu", seed=0)
     task = SwingupMujoco(replace(SWINGUP_MUJOCO, engine=engine), num_envs=NUM_ENVS, device="cpu", seed=0)

@@ -34,7 +34,7 @@ as much as one digit of 32 bits is worth in the stiffest constraint."""
 def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask]:
     """Return the task on both engines, with one model that both can simulate."""
     task: Any = spec.load_builder()
-    model = task.build_model(replace(spec.env, engine="warp"))
+    model = task.build_model(replace(spec.env, engine="mjwarp"))
     if spec.name == "Ant-v5":
         # Where a capsule touches a plane, MuJoCo Warp lays the tangents of the contact elsewhere. To the pyramid that
         # stands for the cone of friction this matters, to the cone itself it does not.
@@ -46,7 +46,7 @@ def on_both_engines(spec: TaskSpec) -> list[GymnasiumTask]:
             del config
             return model
 
-    engines = (replace(spec.env, engine=name) for name in ("native", "warp"))
+    engines = (replace(spec.env, engine=name) for name in ("mujoco", "mjwarp"))
     return [WithOneModel(config, num_envs=2, device="cpu", seed=3) for config in engines]
 
 

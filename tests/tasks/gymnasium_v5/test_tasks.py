@@ -111,9 +111,9 @@ def test_a_reward_is_the_sum_of_the_weighted_terms_and_no_rate() -> None:
 def test_the_humanoids_solver_is_changed_for_mujoco_warp_alone() -> None:
     solvers = {
         engine: HumanoidStandup.build_model(replace(HUMANOID_STANDUP, engine=engine)).opt.solver
-        for engine in ("native", "warp")
+        for engine in ("mujoco", "mjwarp")
     }
-    assert solvers == {"native": mujoco.mjtSolver.mjSOL_PGS, "warp": mujoco.mjtSolver.mjSOL_NEWTON}
+    assert solvers == {"mujoco": mujoco.mjtSolver.mjSOL_PGS, "mjwarp": mujoco.mjtSolver.mjSOL_NEWTON}
 
 
 def test_a_model_is_built_for_the_engine_that_was_chosen() -> None:
@@ -126,7 +126,7 @@ def test_a_model_is_built_for_the_engine_that_was_chosen() -> None:
             return super().build_model(config)
 
     Asks(replace(HALF_CHEETAH, engine="auto"), num_envs=2, device="cpu", seed=5)
-    assert Asks.asked == ["native"]
+    assert Asks.asked == ["mujoco"]
 
 
 def test_a_deprecated_attribute_of_a_model_leaves_no_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -108,11 +108,50 @@ def test_a_motion_of_holosoma_has_the_free_joint_first_and_the_world_as_first_bo
     np.testing.assert_allclose(read_motion(tmp_path / "joints.npz", model).qpos, expected, atol=1e-7)
 
 
+def test_a_motion_has_the_poses_of_objects_that_move_freely_as_well(tmp_path: Path) -> None:
+    box = '<body name="box/body"><freejoint/><geom size="0.1"/></body></worldbody>'
+    model = mujoco.MjModel.from_xml_string(TWO_JOINTS.replace("</worldbody>", box))
+    robot = np.array([[frame, 2, 0.5, 0.6, 0, 0, 0.8, -0.1 * frame, 0.3] for frame in range(3)])
+    # The box rises by 0.2 m and turns by 0.1 rad about x in each frame.
+    turns = [[np.cos(0.05 * frame), np.sin(0.05 * frame), 0, 0] for frame in range(3)]
+    pos, quat = np.array([[1, 0, 0.2 * frame] for frame in range(3)]), np.array(turns)
+    expected = np.concatenate([robot, pos, quat], axis=1)
+    base = {"body_pos_w": robot[:, None, :3], "body_quat_w": robot[:, None, 3:7]}
+    moved = {"object_pos_w": pos, "object_quat_w": 2 * quat}
+    files: dict[str, dict[str, Any]] = {
+        "whole": {"qpos": expected},
+        "beside": {"qpos": robot, **moved},
+        "mjlab": {"joint_pos": robot[:, 7:], **base, **moved},
+        "several": {"joint_pos": robot[:, 7:], **base, **{name: each[:, None] for name, each in moved.items()}},
+        "turned": {"joint_pos": robot[:, [8, 7]], "joint_names": ["elbow", "hip"], **base, **moved},
+    }
+    for name, arrays in files.items():
+        np.savez(tmp_path / f"{name}.npz", fps=50, **arrays)
+        np.testing.assert_allclose(read_motion(tmp_path / f"{name}.npz", model).qpos, expected, atol=1e-7, err_msg=name)
+    motion = read_motion(tmp_path / "whole.npz", model)
+    write_motion(tmp_path / "own.npz", motion, model)
+    np.testing.assert_allclose(read_motion(tmp_path / "own.npz", model).qpos, expected, atol=1e-6)
+    np.testing.assert_allclose(motion.body_lin_vel[1, -1], [0, 0, 10], atol=1e-6)
+    np.testing.assert_allclose(motion.body_ang_vel[1, -1], [5, 0, 0], atol=1e-6)
+    between = read_motion(tmp_path / "beside.npz", model, fps=100.0)
+    np.testing.assert_allclose(between.qpos[1, 9:], [1, 0, 0.1, np.cos(0.025), np.sin(0.025), 0, 0], atol=1e-7)
+    np.savez(tmp_path / "none.npz", fps=50, qpos=robot)
+    with pytest.raises(
+        UsageError, match=r"none\.npz cannot be read \(has no 'object_pos_w'\): .* with object_pos_w and"
+    ):
+        read_motion(tmp_path / "none.npz", model)
+
+
 @pytest.mark.parametrize(
     ("joint", "name", "said"),
     [
         ('name="hip" axis="0 1 0"', 'name="hip" type="ball"', r"this robot has hip \(ball\)"),
         ("<freejoint/>", '<joint name="root"/>', r"this robot has root \(hinge\)"),
+        (
+            "<worldbody>",
+            '<worldbody><body><freejoint name="box"/><geom size="1"/></body>',
+            r"this robot has .* \(free\)",
+        ),
     ],
 )
 def test_a_robot_whose_joints_a_motion_does_not_have_is_refused(

@@ -13,7 +13,7 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
-from shoal.mdp.terms import Done
+from shoal.mdp.terms import Done, Object, Obs, Reward
 from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.motion import motion_file
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
@@ -69,6 +69,61 @@ def test_the_policy_observes_the_next_frame(task: Tracking) -> None:
         mujoco.mju_negQuat(back, quat)
         mujoco.mju_rotVecQuat(in_anchor[env], offset[env], back)
     np.testing.assert_allclose(observed[:, 2 * joints : 2 * joints + 3], in_anchor, atol=1e-5)
+
+
+def test_an_object_of_the_motion_is_observed_rewarded_and_begins_where_the_robot_begins(tmp_path: Path) -> None:
+    arrays: dict[str, Any] = dict(np.load(motion_file("squats")))
+    frames = len(arrays["joint_pos"])
+    wave = np.sin(np.arange(frames) / 20)
+    poses = {"pos": np.stack([0.5 + 0 * wave, 0.1 * wave, 1.0 + 0.2 * wave], axis=1)}
+    poses["quat"] = np.stack([np.cos(wave / 2), 0 * wave, 0 * wave, np.sin(wave / 2)], axis=1)
+    arrays |= {f"object_{name}_w": each for name, each in poses.items()}
+    np.savez(tmp_path / "carries.npz", **arrays)
+    own: str = "shoal.tasks.humanoid.terms:"
+    box: dict[str, Any] = {"anchor_body": "box/body"}
+    config = EXACT.change(
+        objects={"box": Object("geom", type="box", size=(0.1, 0.1, 0.1), mass=1.0)},
+        rewards={
+            "box_pos": Reward(f"{own}motion_global_anchor_position_error_exp", weight=1.0, **box, std=0.3),
+            "box_ori": Reward(f"{own}motion_global_anchor_orientation_error_exp", weight=1.0, **box, std=0.4),
+        },
+        observations={
+            "object": {
+                "error": Obs(f"{own}motion_anchor_pos_b", **box),
+                "place": Obs(f"{own}robot_body_pos_b", bodies="box/body", anchor_body="{anchor}"),
+            }
+        },
+        terminations={"dropped": Done(f"{own}bad_anchor_pos", **box, threshold=0.2)},
+        motion=str(tmp_path / "carries.npz"),
+    )
+    task = Tracking(config, num_envs=ENVS, device="cpu", seed=3)
+    task.restart(7)
+    begins: Any = task.start_frame.numpy()
+    pos, quat = task.motion.qpos[:, -7:-4], task.motion.qpos[:, -4:]
+    np.testing.assert_allclose(pos[:, 1:], poses["pos"][:, 1:], atol=1e-6)  # It has the rate of the actions.
+    np.testing.assert_allclose(task.qpos.numpy()[:, -7:], task.motion.qpos[begins, -7:], atol=1e-6)
+    np.testing.assert_allclose(task.qvel.numpy()[:, -6:], task.motion.qvel[begins, -6:], atol=1e-5)
+    body, anchor = task.model.body("box/body").id, task.model.body("torso").id
+    xpos, xquat = (task.state_values[name].numpy().astype(float) for name in ("xpos", "xquat"))
+    following = np.minimum(begins + 1, len(pos) - 1)
+    observed, turned, back = task.obs["object"].numpy(), np.zeros(3), np.zeros(4)
+    for env in range(ENVS):
+        error = pos[following[env]] - xpos[env, body]
+        for at, (of, offset) in enumerate(((body, error), (anchor, xpos[env, body] - xpos[env, anchor]))):
+            mujoco.mju_negQuat(back, xquat[env, of])
+            mujoco.mju_rotVecQuat(turned, offset, back)
+            np.testing.assert_allclose(observed[env, 3 * at : 3 * at + 3], turned, atol=1e-5)
+    for _ in range(6):
+        task.step()
+    now = np.minimum(task.start_frame.numpy() + task.arrays["age"].numpy(), len(pos) - 1)
+    state, alive = task.qpos.numpy()[:, -7:], ~task.done.numpy()
+    data = task.state_values["xpos"].numpy()[:, body]
+    error = np.linalg.norm(pos[now] - data, axis=1)
+    terms = dict(zip(task.reward_terms, task.terms.numpy().T, strict=True))
+    np.testing.assert_allclose(terms["box_pos"][alive], np.exp(-((error / 0.3) ** 2))[alive], rtol=1e-3)
+    angle = 2 * np.arccos(np.clip(np.abs((quat[now] * state[:, 3:]).sum(axis=1)), 0, 1))
+    np.testing.assert_allclose(terms["box_ori"][alive], np.exp(-((angle / 0.4) ** 2))[alive], atol=0.02)
+    assert error[alive].max() > 0.01  # It falls.
 
 
 def test_a_robot_that_does_what_the_motion_does_elsewhere_has_no_error_of_its_bodies() -> None:

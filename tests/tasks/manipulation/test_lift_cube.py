@@ -103,7 +103,7 @@ def test_play_and_evaluate_begin_with_the_cube_on_the_ground() -> None:
 @pytest.mark.slow
 @pytest.mark.soak
 def test_it_runs_on_mujoco_warp_too() -> None:
-    config = from_plain(LIFT_CUBE, {"engine": "warp"})
+    config = from_plain(LIFT_CUBE, {"engine": "mjwarp"})
     task = LiftCube(config, num_envs=2, device="cpu", seed=3)
     move(task, HOME, 5)
     assert np.isfinite(task.obs["policy"].numpy()).all()

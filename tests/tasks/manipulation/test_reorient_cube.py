@@ -230,7 +230,7 @@ def test_both_engines_agree(robot: str, hand: str) -> None:
     elif not IS_INSTALLED:
         pytest.skip("needs the files of gymnasium-robotics: pip install --no-deps")
     high = STILL | {"cube": {"x": [0.0, 0.0], "y": [0.0, 0.0], "z": [0.05, 0.05]}}
-    native, warp = (begun(robot, engine=engine, events=high) for engine in ("native", "warp"))
+    native, warp = (begun(robot, engine=engine, events=high) for engine in ("mujoco", "mjwarp"))
     draws = np.random.default_rng(0)
     for _ in range(2):  # The cube is in the air.
         actions = draws.uniform(-1, 1, native.actions.shape).astype(np.float32)

@@ -213,7 +213,7 @@ def test_levels_are_dealt_again_to_any_number_of_environments() -> None:
 @pytest.mark.soak
 def test_both_engines_agree() -> None:
     hard = {"njmax": 80, "nconmax": 32, "only_level": 9, "terrains": ("rough", "stairs_down")}
-    native, warp = (rough(2, CALM, **hard, engine=engine) for engine in ("native", "warp"))
+    native, warp = (rough(2, CALM, **hard, engine=engine) for engine in ("mujoco", "mjwarp"))
     rng = np.random.default_rng(0)
     differences: list[float] = []
     for _ in range(25):

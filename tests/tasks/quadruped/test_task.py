@@ -222,7 +222,7 @@ def test_it_stands_when_nothing_is_asked_of_it() -> None:
 
 
 def test_both_engines_agree() -> None:
-    tasks = [walking(2, CALM, engine=engine, njmax=64, nconmax=24) for engine in ("native", "warp")]
+    tasks = [walking(2, CALM, engine=engine, njmax=64, nconmax=24) for engine in ("mujoco", "mjwarp")]
     for steps in zip(*(noisy_steps(task, 25, size=0.3) for task in tasks), strict=True):
         np.testing.assert_array_equal(*steps)
         assert not any(task.done.numpy().any() for task in tasks)

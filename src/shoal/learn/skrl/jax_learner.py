@@ -1,7 +1,7 @@
 """skrl's PPO for JAX. Networks, experience and optimizer are JAX's; observations and actions cross by DLPack.
 
 Gradients and moments are averaged by the process group of torch, as with every learner: JAX's own plane would need a
-second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction anew in each call.
+second coordinator, installs a handler that swallows SIGTERM, and compiles its reduction again in each call.
 """
 
 import math
@@ -168,7 +168,7 @@ def _drawn() -> int:
 
 
 def _to_jax(tensor: torch.Tensor) -> jax.Array:
-    """Return a copy, made by torch: one of JAX might be made after environments have written their arrays anew."""
+    """Return a copy, made by torch: one of JAX might be made after environments have overwritten their arrays."""
     if tensor.dtype == torch.bool:
         tensor = tensor.to(torch.int8)
     return jnp.from_dlpack(tensor.detach().clone(memory_format=torch.contiguous_format))

@@ -110,7 +110,7 @@ class SkrlLearner(AgentLearner, TorchLearner):
         return {**super().state(), "steps": self.steps}
 
     def restore(self, state: Mapping[str, Any], *, weights_only: bool) -> None:
-        """Restore the parts. The replay buffer of SAC and TD3 is filled anew."""
+        """Restore the parts. The replay buffer of SAC and TD3 starts empty."""
         super().restore(state, weights_only=weights_only)
         if not weights_only:
             self.steps = int(state.get("steps", 0))

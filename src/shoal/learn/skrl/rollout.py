@@ -28,7 +28,7 @@ class AgentLearner(Learner):
     learns_each_step = False
     """As SAC and TD3 do; PPO learns at the end of the rollout."""
     steps = 0
-    """Steps of each environment so far; skrl's own count begins anew with each process."""
+    """Steps of each environment so far; skrl's own count begins at 0 in each process."""
 
     def __init__(self, env: VecEnv, config: SkrlConfig | SkrlJaxConfig, world: World) -> None:
         self.world = world

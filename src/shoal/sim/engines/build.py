@@ -10,7 +10,7 @@ import warp as wp
 from shoal.config.env import MujocoConfig
 from shoal.config.plain import to_plain
 from shoal.sim.engines.engine import Engine
-from shoal.sim.engines.native import NativeEngine
+from shoal.sim.engines.mujoco_engine import MujocoEngine
 
 
 def build_engine(
@@ -21,12 +21,12 @@ def build_engine(
     Raises:
         UsageError: The engine cannot simulate this model.
     """
-    if config.engine == "native":
+    if config.engine == "mujoco":
         threads = torch.get_num_threads()
-        return NativeEngine(model, num_envs=num_envs, decimation=config.decimation, device=device, threads=threads)
-    from shoal.sim.engines.warp_engine import WarpEngine  # Slow to import, and not needed on the CPU.
+        return MujocoEngine(model, num_envs=num_envs, decimation=config.decimation, device=device, threads=threads)
+    from shoal.sim.engines.mjwarp_engine import MjwarpEngine  # Slow to import, and not needed on the CPU.
 
-    return WarpEngine(
+    return MjwarpEngine(
         model,
         num_envs=num_envs,
         decimation=config.decimation,

@@ -73,14 +73,14 @@ class _Copy:
         usual = "" if is_xml else self._folders["texturedir" if tag == "texture" else "meshdir"]
         names = (Path(name).name, name) if self._strips and not is_xml else (name,)
         parents = (self._main.parent, file.parent)
-        places = (
+        paths = (
             parent / folder / each
             for folder in (usual, *self._folders.values(), "")
             for parent in parents
             for each in names
             if each
         )
-        return next((_absolute(each) for each in places if each.is_file()), None)
+        return next((_absolute(each) for each in paths if each.is_file()), None)
 
     def _rewritten(self, file: Path) -> str:
         """Return the text of a file with the new names of those that it refers to."""

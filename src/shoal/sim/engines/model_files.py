@@ -64,8 +64,8 @@ def _refuse_special_files(model: Path) -> None:
 def _files_of(package: str, pattern: str) -> list[Path]:
     """Return the files of an installed package that match a pattern, in order."""
     spec = importlib.util.find_spec(package)
-    places = spec.submodule_search_locations if spec else None
-    return sorted(file for place in places or () for file in Path(place).glob(pattern))
+    folders = spec.submodule_search_locations if spec else None
+    return sorted(file for folder in folders or () for file in Path(folder).glob(pattern))
 
 
 def names_of_robots() -> list[str]:

@@ -36,20 +36,20 @@ def rank_contacts(
     first: wp.array[wp.int32],
     source: wp.array2d[wp.int32],
 ) -> None:
-    """Find the place of each contact among those of its world."""
+    """Find the position of each contact among those of its world."""
     contact = wp.tid()
     if contact >= nacon[0]:
         source[0, contact] = -1
         return
     world = worldid[contact]
     own = key[contact]
-    place = first[world]
+    position = first[world]
     other = newest[world]
     while other >= 0:
         if key[other] < own or (key[other] == own and other < contact):
-            place += 1
+            position += 1
         other = following[other]
-    source[0, place] = contact
+    source[0, position] = contact
 
 
 @wp.func
@@ -70,7 +70,7 @@ def rank_rows(
     source: wp.array2d[wp.int32],
     target: wp.array2d[wp.int32],
 ) -> None:
-    """Find the place of each row among those of its world. The rows of one object keep their order."""
+    """Find the position of each row among those of its world. The rows of one object keep their order."""
     world, row = wp.tid()
     number = wp.min(nefc[world], njmax)
     if row >= number:
@@ -79,17 +79,17 @@ def rank_rows(
         return
     kind = kinds[world, row]
     own = object_of(eq_type, kind, idents[world, row])
-    place = wp.int32(0)
+    position = wp.int32(0)
     for other in range(number):
         other_kind = kinds[world, other]
         if other_kind < kind:
-            place += 1
+            position += 1
         elif other_kind == kind:
             theirs = object_of(eq_type, kind, idents[world, other])
             if theirs < own or (theirs == own and other < row):
-                place += 1
-    source[world, place] = row
-    target[world, row] = place
+                position += 1
+    source[world, position] = row
+    target[world, row] = position
 
 
 @wp.kernel(enable_backward=False)
@@ -108,8 +108,8 @@ def permute(
         return
     if is_back:
         origin = row
-    place = address[column] + wp.uint64(world) * world_stride[column] + wp.uint64(origin) * row_stride[column]
-    word = wp.array(ptr=place, shape=(1,), dtype=wp.uint32)
+    position = address[column] + wp.uint64(world) * world_stride[column] + wp.uint64(origin) * row_stride[column]
+    word = wp.array(ptr=position, shape=(1,), dtype=wp.uint32)
     if is_back:
         word[0] = scratch[world, row, column]
     else:
@@ -159,9 +159,9 @@ def sort_blocks(
     if block >= nblock[world]:
         return
     first = target[world, adr[world, block]]
-    place = wp.int32(0)
+    position = wp.int32(0)
     for other in range(nblock[world]):
         if target[world, adr[world, other]] < first:
-            place += 1
-    sorted_adr[world, place] = first
-    sorted_nrow[world, place] = nrow[world, block]
+            position += 1
+    sorted_adr[world, position] = first
+    sorted_nrow[world, position] = nrow[world, block]

@@ -6,13 +6,14 @@ Numbers and text only: reading one runs no code. Only the version of MuJoCo that
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shoal.config.env import OLDER_ENGINES
 from shoal.config.plain import from_plain
 from shoal.errors import UsageError
 from shoal.files import Folder, folder_of
@@ -26,7 +27,7 @@ class DumpInfo:
     """Origin of a file, and settings of the simulation. The fields are keys of its JSON."""
 
     task: str
-    engine: str
+    engine: str = field(metadata=OLDER_ENGINES)
     decimation: int
     largest: float
     """An environment has diverged when a position or velocity is not smaller."""

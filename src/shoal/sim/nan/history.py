@@ -68,8 +68,8 @@ class History:
 
         Also returns, (steps,), whether the task has written the state since the step before.
         """
-        places = self._begins.shape[1]
-        order = [step % places for step in range(max(0, kept - places), kept)]
+        slots = self._begins.shape[1]
+        order = [step % slots for step in range(max(0, kept - slots), kept)]
         rows = {
             name: self._rings[name][env].numpy()[order].view(wp.dtype_to_numpy(array.dtype))
             for name, (array, _) in self._inputs.items()

@@ -89,7 +89,7 @@ class Replay:
 def replay(dump: Dump, diverged: DivergedEnv) -> Replay:
     """Step an environment from its recorded states, under its recorded controls."""
     simulation = _Simulation(dump, diverged)
-    is_exact = dump.info.engine == "native"
+    is_exact = dump.info.engine == "mujoco"
     spec, bound = (_EXACT, 0.0) if is_exact else (_NEARLY, TOLERANCE)
     steps: list[Step] = []
     differences: dict[int, float] = {}

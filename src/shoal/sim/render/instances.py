@@ -117,10 +117,12 @@ class Drawing:
             rows[-1][:, :3] += offsets[env]
             rows[-1][:, 15:18] *= self._tints[[geom.matid for geom in geoms]]
         table, envs = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(each) for each in rows])
-        places: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
+        indices: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
         for at, key in enumerate(zip(kinds, (table[:, 18] < 1).tolist(), strict=True)):
-            places[key].append(at)
-        return {(kind, clear): _instances_of(kind, envs[at], table[at]) for (kind, clear), at in places.items() if kind}
+            indices[key].append(at)
+        return {
+            (kind, clear): _instances_of(kind, envs[at], table[at]) for (kind, clear), at in indices.items() if kind
+        }
 
 
 class _Kinds(dict[tuple[int, int, int], Kind]):

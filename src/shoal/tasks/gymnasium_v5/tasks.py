@@ -50,7 +50,7 @@ class GymnasiumTask(TermsTask[TermsConfig]):
                 model = spec.compile()
         finally:
             mujoco.set_mju_user_warning(None)
-        if config.engine == "warp" and model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
+        if config.engine == "mjwarp" and model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
             model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON
         return model
 

@@ -5,11 +5,14 @@ Two kinds of files are read:
 - ``.npz`` with ``fps`` and either ``qpos``, (frames, nq), or mjlab's arrays ``joint_pos``, (frames, joints), and
   ``body_pos_w``, ``body_quat_w``, whose first body is the robot's base; or holosoma's, whose ``joint_pos`` is the whole
   ``qpos``, and whose first body is the world. With ``joint_names`` the joints may have another order than the model's.
+  Objects that move freely are in the further columns of ``qpos``, or ``object_pos_w``, (frames, 3) or (frames, objects,
+  3), and ``object_quat_w`` have their poses.
 - ``.csv`` with a row for each frame: position of the base [m], its quaternion with the real part *last*, and the joints
   [rad], as Unitree retargeted LAFAN1.
 """
 
 import io
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,10 @@ _WITHIN = 1e-3
 """A joint may be this far beyond its range [rad]."""
 _FEWEST, _MOST = 2, 200_000
 """Frames that a motion needs, and may have, also at another rate."""
-_REMEDY = "pass an .npz file with fps and qpos, or with fps, joint_pos, body_pos_w and body_quat_w, or a .csv file"
+_REMEDY = (
+    "pass an .npz file with fps and qpos, or with fps, joint_pos, body_pos_w and body_quat_w, or a .csv file; where "
+    "objects of the scene move freely, with object_pos_w and object_quat_w"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +74,11 @@ def motion_file(motion: str) -> Path:
 def read_motion(
     file: Path, model: mujoco.MjModel, *, fps: float | None = None, file_fps: float | None = None
 ) -> Motion:
-    """Read a motion of a robot.
+    """Read a motion of a robot, and of the objects of its scene that move freely.
 
     Args:
         file: The file.
-        model: The robot, whose first joint is free.
+        model: The robot, whose first joint is free, and behind it the objects.
         fps: Rate of the result; None for the file's own [frames/s].
         file_fps: Rate of the file, instead of what it tells [frames/s].
 
@@ -161,31 +167,39 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    written = io.BytesIO()
+    written, joints = io.BytesIO(), len(_joints(model))
+    objects = motion.qpos[:, _BASE + joints :].reshape(len(motion.qpos), -1, _BASE).astype(np.float32)
     np.savez_compressed(
         written,
         fps=np.array([motion.fps]),
-        joint_pos=motion.qpos[:, _BASE:].astype(np.float32),
-        joint_vel=motion.qvel[:, _BASE - 1 :].astype(np.float32),
+        joint_pos=motion.qpos[:, _BASE : _BASE + joints].astype(np.float32),
+        joint_vel=motion.qvel[:, _BASE - 1 : _BASE - 1 + joints].astype(np.float32),
         body_pos_w=motion.body_pos[:, 1:].astype(np.float32),
         body_quat_w=motion.body_quat[:, 1:].astype(np.float32),
         body_lin_vel_w=motion.body_lin_vel[:, 1:].astype(np.float32),
         body_ang_vel_w=motion.body_ang_vel[:, 1:].astype(np.float32),
         joint_names=np.array(_joints(model)),
         body_names=np.array([model.body(index).name for index in range(1, model.nbody)]),
+        **({"object_pos_w": objects[..., :3], "object_quat_w": objects[..., 3:]} if objects.size else {}),
     )
     folder_of(file).write(file, written.getbuffer())
 
 
+def _objects(model: mujoco.MjModel) -> int:
+    """Return how many objects there are behind the robot: each is a free joint."""
+    return int((model.jnt_type[1:] == mujoco.mjtJoint.mjJNT_FREE).sum())
+
+
 def _joints(model: mujoco.MjModel) -> list[str]:
-    """Return the names of the joints after the free one."""
-    return [model.joint(index).name for index in range(1, model.njnt)]
+    """Return the names of the robot's joints after the free one."""
+    return [model.joint(index).name for index in range(1, model.njnt - _objects(model))]
 
 
 def _refuse_other_joints(model: mujoco.MjModel) -> None:
-    """Refuse a robot whose joints have other columns in ``qpos`` than those of motions: seven, and then one each."""
+    """Refuse joints with other columns in ``qpos`` than a motion's: seven, one each, and seven for each object."""
     kinds = [mujoco.mjtJoint(kind).name.removeprefix("mjJNT_").lower() for kind in model.jnt_type]
-    fitting = [kind == "free" if index == 0 else kind in {"hinge", "slide"} for index, kind in enumerate(kinds)]
+    scalar = range(1, len(kinds) - _objects(model))
+    fitting = [kind in {"hinge", "slide"} if index in scalar else kind == "free" for index, kind in enumerate(kinds)]
     if not kinds or not all(fitting):
         named = (f"{model.joint(at).name} ({kind})" for at, kind in enumerate(kinds) if not fitting[at])
         raise UsageError(
@@ -198,12 +212,13 @@ def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], floa
     """Return ``qpos`` of each frame, (frames, nq), and the rate [frames/s]."""
     if file.suffix.lower() == ".csv":
         table = read_table(file)
-        return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], table[:, _BASE:], model), CSV_FPS
+        joints = _with_objects(table[:, _BASE:], {}, model)
+        return _whole(file, table[:, :3], table[:, [6, 3, 4, 5]], joints, model), CSV_FPS
     arrays = read_arrays(file, 2**28)
     fps = float(np.ravel(arrays["fps"])[0])
     names = [str(name) for name in np.ravel(arrays.get("joint_names", _joints(model)))[:_MOST]]
     joints = arrays["qpos"] if "qpos" in arrays else arrays["joint_pos"]
-    if "qpos" in arrays or joints.shape[1] == _BASE + len(names):
+    if "qpos" in arrays or joints.shape[1] in {_BASE + len(names), model.nq}:
         qpos = np.asarray(joints, dtype=np.float64)
         base, turn, joints = qpos[:, :3], qpos[:, 3:_BASE], qpos[:, _BASE:]
     else:
@@ -215,8 +230,17 @@ def _poses(file: Path, model: mujoco.MjModel) -> tuple[NDArray[np.float64], floa
             f"The motion {file} is of another robot: it has {len(names)} joints, the robot {len(_joints(model))}; "
             f"missing are {', '.join(missing[:5])}. Pass the robot that it was made for as --env.robot."
         )
-    order = [names.index(name) for name in _joints(model)] if joints.shape[1] == len(names) else slice(None)
-    return _whole(file, base, turn, joints[:, order], model), fps
+    order = [names.index(name) for name in _joints(model)] if joints.shape[1] >= len(names) else []
+    joints = joints[:, [*order, *range(len(order), joints.shape[1])]]
+    return _whole(file, base, turn, _with_objects(joints, arrays, model), model), fps
+
+
+def _with_objects(joints: Any, arrays: Mapping[str, Any], model: mujoco.MjModel) -> NDArray[np.float64]:  # noqa: ANN401
+    """Return the columns behind the base: poses of objects are behind the joints, or else in arrays of their own."""
+    if not _objects(model) or joints.shape[1] != len(_joints(model)):
+        return joints
+    poses = [np.reshape(arrays[f"object_{name}_w"], (len(joints), _objects(model), -1)) for name in ("pos", "quat")]
+    return np.concatenate([joints, np.concatenate(poses, axis=2).reshape(len(joints), -1)], axis=1)
 
 
 def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel) -> NDArray[np.float64]:  # noqa: ANN401
@@ -226,10 +250,12 @@ def _whole(file: Path, base: Any, turn: Any, joints: Any, model: mujoco.MjModel)
             f"The motion {file} has {joints.shape[1]} joints, but the robot has {model.nq - _BASE}: pass the robot "
             "that it was made for as --env.robot."
         )
-    length = np.linalg.norm(turn, axis=1, keepdims=True)
-    if not length.all():
+    if not np.linalg.norm(turn, axis=1).all():
         raise UsageError(f"The motion {file} has frames whose base has no orientation, but zeros: check the file.")
-    return np.concatenate([base, turn / length, joints], axis=1).astype(np.float64).reshape(len(base), model.nq)
+    qpos = np.concatenate([base, turn, joints], axis=1).astype(np.float64).reshape(len(base), model.nq)
+    for pose in qpos:
+        mujoco.mj_normalizeQuat(model, pose)
+    return qpos
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,9 @@ def moved_pos(state: Any, env: int, anchor: int, body: BodyId) -> wp.vec3:
     """Return the moved position of a body [m]; heights are the motion's."""
     frame = frame_of(state, env)
     origin = state.reference.body_pos[frame, anchor]
-    place = wp.vec3(state.xpos[env, anchor][0], state.xpos[env, anchor][1], origin[2])
+    position = wp.vec3(state.xpos[env, anchor][0], state.xpos[env, anchor][1], origin[2])
     offset = state.reference.body_pos[frame, body] - origin
-    return place + wp.quat_rotate(heading_to_robot(state, env, anchor), offset)
+    return position + wp.quat_rotate(heading_to_robot(state, env, anchor), offset)
 
 
 @wp.func

@@ -74,7 +74,7 @@ G1_FLAT = task_config(
     },
     terminations={"fell_over": Done("bad_orientation", limit_angle=math.radians(70.0))},
     events={
-        **starts(place=0.5),
+        **starts(position=0.5),
         "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), z=(-0.4, 0.4), **_PUSH),
         "foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.3, 1.2), shared_random=True),
         "encoder_bias": Event("encoder_bias", "startup", joints=ALL, ranges=(-0.015, 0.015)),

@@ -45,7 +45,7 @@ REORIENT_CUBE = task_config(
             f"{_OWN}reorientation",
             columns=dict.fromkeys("wxyz", "1"),
             **_CUBE,
-            resampling_time=_NONE,  # Looked at in every step, and drawn anew when it is reached.
+            resampling_time=_NONE,  # Looked at in every step, and drawn again when it is reached.
             roll=_NONE,
             pitch=_NONE,
             yaw=_TURN,

@@ -18,7 +18,7 @@ from shoal.mdp.observations import root_pos_w
 from shoal.sim.render.marks import Ghost, Mark
 
 _GHOST_ABOVE = (0.0, 0.0, 0.12)
-"""From the cube's first place to the ghost that shows the goal [m]."""
+"""From the cube's first position to the ghost that shows the goal [m]."""
 
 
 @wp.func
@@ -42,8 +42,8 @@ def success_bonus(state: Any, env: int, root_body: RootBody, command: CommandCol
 
 def goal_ghost(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[Mark]:
     """Return the object with the goal's orientation, above the hand."""
-    place = task.home()[-7:-4] + _GHOST_ABOVE
-    pose = np.concatenate([row["qpos"][:-7], place, row["commands"][first : first + 4]])
+    position = task.home()[-7:-4] + _GHOST_ABOVE
+    pose = np.concatenate([row["qpos"][:-7], position, row["commands"][first : first + 4]])
     return [Ghost(pose, None, body="cube/body")]
 
 
@@ -76,7 +76,7 @@ def reorientation(
 
 @wp.func
 def object_pos(state: Any, env: int, root_body: RootBody) -> wp.vec3:
-    """Return the vector from the object's first place to the object [m]."""
+    """Return the vector from the object's first position to the object [m]."""
     first = qpos_of(state, root_body)
     home = wp.vec3(state.home[first], state.home[first + 1], state.home[first + 2])
     return root_pos_w(state, env, root_body) - home
@@ -95,7 +95,7 @@ def goal_quat_diff(state: Any, env: int, root_body: RootBody, command: CommandCo
 
 @wp.func
 def track_pos_l2(state: Any, env: int, root_body: RootBody) -> float:
-    """Return the distance of the object from its first place [m]."""
+    """Return the distance of the object from its first position [m]."""
     return wp.length(object_pos(state, env, root_body))
 
 
@@ -115,7 +115,7 @@ def turned_to_goal(state: Any, env: int, root_body: RootBody, command: CommandCo
 
 @wp.func
 def object_away_from_goal(state: Any, env: int, root_body: RootBody, threshold: float) -> bool:
-    """Whether the object is further than `threshold` from its first place [m]."""
+    """Whether the object is further than `threshold` from its first position [m]."""
     return track_pos_l2(state, env, root_body) > threshold
 
 

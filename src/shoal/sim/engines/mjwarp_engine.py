@@ -58,10 +58,10 @@ SOLVER_LIMITS = mjw.OverflowType.ITERATIONS | mjw.OverflowType.LS_ITERATIONS
 """No overflows, but limits that a model sets, `mjOption.iterations` and `ls_iterations`: MuJoCo stops there, too."""
 
 
-class WarpEngine(Engine):
+class MjwarpEngine(Engine):
     """Environments as worlds of one `mujoco_warp.Data`."""
 
-    name = "warp"
+    name = "mjwarp"
     title = "MuJoCo Warp"
 
     def __init__(
@@ -174,7 +174,7 @@ class WarpEngine(Engine):
         if "*" not in getattr(kinds.get(field), "shape", ()):
             raise UsageError(
                 f"The environments were to differ in the field '{name}' of the model, of which MuJoCo Warp has one for "
-                "all: leave it as it is, or pass --env.engine native."
+                "all: leave it as it is, or pass --env.engine mujoco."
             )
         return not holder
 
@@ -188,15 +188,17 @@ class WarpEngine(Engine):
 
     def step(self) -> None:
         """Advance all environments."""
-        self._advance()
+        self._advance(self.actuate)
         self._compute_after_constraints(self._data)
 
-    def _advance(self) -> None:
+    def _advance(self, actuate: Callable[[int], None] | None = None) -> None:
         """Make the physics steps, without the sensors of all but the last, unless these are read too."""
         flags = self._model.opt.disableflags
         for at in range(self.decimation):
             skips = at < self.decimation - 1 and self.sensor_history is None and not self.model.nhistory
             self._model.opt.disableflags = flags | (mujoco.mjtDisableBit.mjDSBL_SENSOR if skips else 0)
+            if actuate:
+                actuate(at)
             mjw.step(self._model, self._data)
             if self.sensor_history is not None:
                 wp.copy(self.kept_sensors(at), self._data.sensordata)
@@ -306,7 +308,8 @@ class WarpEngine(Engine):
         self._prepare_passes()
         # Some kernels are others now: a step compiles them, which is not possible in every capture.
         kept = [(wp.clone(array), array) for array in self.fields.values() if array.size]
-        self.step()
+        self._advance()
+        self._compute_after_constraints(self._data)
         for before, array in kept:
             wp.copy(array, before)
         self._data.overflow.zero_()
@@ -315,5 +318,5 @@ class WarpEngine(Engine):
 def _refused(error: Exception) -> UsageError:
     return UsageError(
         f"MuJoCo Warp cannot simulate this model ({str(error).strip().rstrip('.')}): change the model, or pass "
-        "--env.engine native to simulate it with MuJoCo's C engine on the CPU."
+        "--env.engine mujoco to simulate it with MuJoCo's C engine on the CPU."
     )

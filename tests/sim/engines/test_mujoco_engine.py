@@ -10,7 +10,7 @@ import pytest
 import warp as wp
 
 from shoal.errors import ShoalError
-from shoal.sim.engines.native import NativeEngine
+from shoal.sim.engines.mujoco_engine import MujocoEngine
 from shoal.sim.engines.post_constraint import LIBRARY
 
 BOX = '<body pos="{} 0 0.2"><freejoint/><geom type="box" size="0.1 0.1 0.1" contype="{}"/></body>'
@@ -18,13 +18,13 @@ BOX = '<body pos="{} 0 0.2"><freejoint/><geom type="box" size="0.1 0.1 0.1" cont
 RK4 = '<option integrator="RK4"/>'
 
 
-def engine_with(*fields: str, option: str = RK4, boxes: int = 1, touching: bool = True) -> NativeEngine:
+def engine_with(*fields: str, option: str = RK4, boxes: int = 1, touching: bool = True) -> MujocoEngine:
     """Return an engine with boxes over a floor."""
     bodies = "".join(BOX.format(box, int(touching)) for box in range(boxes))
     floor = f'<geom type="plane" size="9 9 1" contype="{int(touching)}"/>'
     model = mujoco.MjModel.from_xml_string(f"<mujoco>{option}<worldbody>{floor}{bodies}</worldbody></mujoco>")
     device = wp.get_device("cpu")
-    engine = NativeEngine(model, num_envs=3, decimation=2, device=device, threads=2)
+    engine = MujocoEngine(model, num_envs=3, decimation=2, device=device, threads=2)
     for name in fields:
         engine.data(name)
     engine.start()
