@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 import onnxruntime
 
-ACTIONS = ("joint_position", "joint_velocity", "joint_effort")
+ACTIONS = ("joint_position", "gait_joint_position", "joint_velocity", "joint_effort")
 """Functions of actions that the controller knows: they set targets of actuators, or torques of motors."""
 
 
@@ -39,7 +39,7 @@ class Controller:
                 )
             for column, scale in zip(acted["columns"], acted["scale"], strict=True):
                 actuator, (joint, kp, kd, forces, limits) = spec.actuator(column), actuators[column]
-                if acted["function"] == "joint_position":
+                if acted["function"].endswith("joint_position"):
                     actuator.set_to_position(kp=kp, kv=kd)
                 elif acted["function"] == "joint_velocity":
                     actuator.set_to_velocity(kv=kd)
@@ -47,12 +47,12 @@ class Controller:
                     actuator.set_to_motor()
                 # All numbers are the joint's.
                 actuator.gear, actuator.ctrllimited, actuator.forcerange = [1, 0, 0, 0, 0, 0], False, forces
-                self.acted[column] = self.home[joint] * (acted["function"] == "joint_position"), scale, limits
+                self.acted[column] = self.home[joint] * acted["function"].endswith("joint_position"), scale, limits
         self.data = mujoco.MjData(spec.compile())
         self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]
         self.pasts = [deque(maxlen=term["history_length"]) for term in self.terms]
         self.commands = {name: np.zeros(len(columns)) for name, columns in metadata["commands"].items()}
-        self.action = np.zeros(len(self.acted))
+        self.action, self.steps = np.zeros(len(self.acted)), 0
         for term in self.terms:
             if term["function"] not in self.measure(term):
                 sys.exit(
@@ -72,8 +72,26 @@ class Controller:
             "velocity_command": self.commands.get(term["parameters"].get("command")),
             "joint_pos_rel": [joint.qpos[0] - self.home[joint.name] for joint in joints],
             "joint_vel_rel": [joint.qvel[0] for joint in joints],
+            "gait_phase": [turn(2 * np.pi * self.clock(term)) for turn in (np.sin, np.cos)],
             "last_action": [acted.get(name) for name in term["columns"]],
         }
+
+    def clock(self, term: dict) -> float:
+        """Return how many periods of a term have passed."""
+        return self.steps * self.period / term["parameters"].get("period", 1.0)
+
+    def swings(self) -> np.ndarray:
+        """Return how far the pose that actions are around is from the default one."""
+        moved = []
+        for acted in self.metadata["actions"].values():
+            lift = np.zeros(len(acted["columns"]))
+            if acted["function"] == "gait_joint_position":
+                x, y, turn = self.commands[acted["parameters"]["command"]]
+                phases = self.clock(acted) + np.array(acted["shift"])
+                if np.hypot(x, y) + abs(turn) > acted["parameters"].get("command_threshold", 0.05):
+                    lift = acted["swing"] * np.maximum(0, -np.sin(2 * np.pi * phases))
+            moved.extend(lift)
+        return np.array(moved)
 
     def observe(self) -> np.ndarray:
         """Return what the policy observes: each term clipped, scaled, and with its history."""
@@ -88,8 +106,9 @@ class Controller:
         observation = self.observe()
         action = self.session.run(["actions"], {"obs": observation[None]})[0][0]
         self.action = action.clip(-self.largest, self.largest)
-        for (name, (offset, scale, limits)), action in zip(self.acted.items(), self.action, strict=True):
-            self.data.actuator(name).ctrl = np.clip(offset + scale * action, *limits)
+        self.steps += 1
+        for (name, (offset, scale, limits)), *moves in zip(self.acted.items(), self.action, self.swings(), strict=True):
+            self.data.actuator(name).ctrl = np.clip(offset + scale * moves[0] + moves[1], *limits)
         mujoco.mj_step(self.data.model, self.data, round(self.period / self.data.model.opt.timestep))
         return observation, self.action
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 import warp as wp
 
-from shoal import FlatVelocity, mdp
+from shoal import mdp, registered
+
+FlatVelocity: Any = registered()["Quadruped-Velocity-Flat"].load_builder()
 
 
 @wp.func

@@ -26,7 +26,6 @@ _NAMES = {
     "learn.training_env": ("TrainingEnv",),
     "sim.kernel_task": ("KernelTask",),
     "sim.task": ("CommandRange",),
-    "tasks.quadruped.task": ("FlatVelocity",),
     "tasks.registry": ("TaskSpec", "registered"),
 }
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}

@@ -27,7 +27,6 @@ from shoal.learn.learner import TorchLearner as TorchLearner
 from shoal.learn.training_env import TrainingEnv as TrainingEnv
 from shoal.sim.kernel_task import KernelTask as KernelTask
 from shoal.sim.task import CommandRange as CommandRange
-from shoal.tasks.quadruped.task import FlatVelocity as FlatVelocity
 from shoal.tasks.registry import TaskSpec as TaskSpec
 from shoal.tasks.registry import registered as registered
 

@@ -17,6 +17,7 @@ from shoal.learn.export import exportable_policy, write_policy
 from shoal.learn.groups import World
 from shoal.learn.learner import build_learner
 from shoal.mdp.robots import SHIPPED
+from shoal.mdp.terms import Action, Obs
 from shoal.tasks.registry import resolve
 
 CONTROLLER = Path(__file__).parents[2] / "docs" / "examples" / "controller.py"
@@ -26,13 +27,33 @@ TOLERANCE = 1e-4
 """Shoal's kernels compute in 32 bits, the controller in 64: differences of 1e-7 grow where feet touch the ground."""
 
 
+STEPPING: dict[str, Any] = {
+    "actions": {
+        "joint_pos": Action(
+            "gait_joint_position",
+            actuators=".*",
+            scale=0.3,
+            swing={".*hip": 0.0, ".*thigh": 0.1, ".*calf": -0.2},
+            shift={"(FL|RR).*": 0.0, "(FR|RL).*": 0.5},
+            period=0.4,
+            command="twist",
+        )
+    },
+    "observations": {group: {"phase": Obs("gait_phase", period=0.4)} for group in ("policy", "critic")},
+}
+"""Diagonal legs step together."""
+
+
 @pytest.mark.slow
-def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("steps", [False, True], ids=["of itself", "by a clock"])
+def test_the_controller_observes_and_acts_as_the_task_does(tmp_path: Path, steps: bool) -> None:
     spec = resolve(TASK)
     usual: Any = spec.env
     # The nominal robot, in a command that stays.
     startup = {name: None for name, event in usual.terms("events").items() if event.mode == "startup"}
     config = usual.undisturbed().change(events=startup)
+    if steps:
+        config = config.change(**STEPPING)
     speeds = replace(config.observations.policy.joint_vel, scale=0.05, clip=3.0, history_length=3)
     observed = replace(config.observations, policy=replace(config.observations.policy, joint_vel=speeds))
     twist = replace(config.commands.twist, resampling_time=(1e3, 1e3), rel_standing_envs=0.0)

@@ -323,6 +323,38 @@ def test_feet_are_rewarded_where_they_touch_by_the_clock_of_their_gait() -> None
     assert seen == {0, 1, 2}
 
 
+def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_them() -> None:
+    gait: dict[str, Any] = {"period": 0.33, "swing": {"left_hip": -0.4, ".*ankle": 0.2}}
+    stepping = Action(
+        "gait_joint_position",
+        actuators=("left_hip", "left_ankle", "right_ankle"),
+        scale=0.5,
+        shift={"left.*": 0.0, "right.*": 0.5},
+        **gait,
+        **TWIST,
+        command_threshold=0.9,
+    )
+    calm = CONFIG.change(
+        actions=dict.fromkeys(CONFIG.terms("actions")) | {"step": stepping},
+        rewards=dict.fromkeys(CONFIG.terms("rewards")) | {"none": Reward("lin_vel_z_l2", weight=0.0)},
+        terminations=dict.fromkeys(TERMINATIONS),
+    )
+    task = Biped(calm, num_envs=16, device="cpu", seed=0)
+    rng, command, home = np.random.default_rng(0), task.command_array.numpy(), task.home()[7:]
+    walks = (np.linalg.norm(command[:, :2], axis=1) + np.abs(command[:, 2]) > 0.9)[:, None]
+    assert {*walks.ravel().tolist()} == {True, False}
+    names = ["left_hip", "left_ankle", "right_ankle"]
+    targets = [task.model.actuator(name).id for name in names]
+    poses = np.array([home[task.model.joint(name).qposadr[0] - 7] for name in names])
+    for step in range(40):
+        actions = rng.uniform(-2, 2, (16, 3)).astype(np.float32)
+        task.actions.assign(actions)
+        task.step()
+        phases = (step + 1) * task.step_dt / 0.33 + np.array([0.0, 0.0, 0.5])  # At the end of the step.
+        lifted = np.array([-0.4, 0.2, 0.2]) * np.maximum(0.0, np.sin(2 * np.pi * (phases - 0.5)))
+        np.testing.assert_allclose(task.ctrl.numpy()[:, targets], poses + walks * lifted + 0.5 * actions, atol=2e-5)
+
+
 def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_the_world() -> None:
     pose = dict(zip(("x", "y", "z", "roll", "pitch", "yaw"), [(at, at + 0.1) for at in np.arange(6) / 10], strict=True))
     speed = {f"velocity_{name}": (low - 0.3, high - 0.3) for name, (low, high) in pose.items()}

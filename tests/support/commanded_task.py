@@ -95,3 +95,13 @@ class Sliding(KernelTask[SlidingConfig]):
 
     def positions(self) -> wp.array:
         return self.x
+
+
+class Steered(Sliding):
+    """One with the commands of a robot that walks; the first one is its speed."""
+
+    commands: ClassVar = {
+        "forward": CommandRange(low=-2.0, high=2.0, unit="m/s"),
+        "left": CommandRange(low=-1.0, high=1.0, unit="m/s"),
+        "turn": CommandRange(low=-1.0, high=1.0, unit="rad/s"),
+    }

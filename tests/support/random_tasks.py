@@ -38,6 +38,8 @@ RETURNED: dict[str, tuple[Any, ...]] = {
     "events": (None,),
 }
 """What the functions of a group return."""
+WITH_A_FILE = {"learned_actuator"}
+"""Functions that need more than numbers and names."""
 
 
 def library(group: str) -> list[Any]:
@@ -47,6 +49,7 @@ def library(group: str) -> list[Any]:
         each
         for each in functions
         if inspect.isfunction(each)
+        and each.__name__ not in WITH_A_FILE
         and [*inspect.signature(each).parameters][:2] == ["state", "env"]
         and inspect.signature(each).return_annotation in RETURNED[group]
     ]

@@ -3,15 +3,28 @@
 Where `action` is a vector, there is no `i`, and the function turns all of its columns into controls. `scale`, `offset`,
 and `lower` and `upper`, the limits of what is set, are each a number, or numbers by pattern; a kernel has nothing of
 those that are not declared.
+
+A function with a parameter `physics_step` is called before each physics step, with its number, from 0; others once.
 """
 
 from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import ActuatorIds, Actuators, Numbers, OptionalNumbers
+from shoal.mdp.annotations import (
+    Activation,
+    ActuatorIds,
+    Actuators,
+    CommandColumn,
+    InputOrder,
+    Network,
+    Numbers,
+    OptionalNumbers,
+)
+from shoal.mdp.base import is_commanded, periods_of
 from shoal.mdp.inverse_kinematics import differential_ik, differential_ik_position  # noqa: F401  Named here.
 from shoal.mdp.needs import CTRLRANGE, EFFORT, POSITION, VELOCITY
+from shoal.mdp.networks import output_of, remember_inputs
 
 
 @wp.func
@@ -30,7 +43,51 @@ def joint_position(
 
     It is around the default pose, or around `offset`. The actuator measures its angle with the error of its encoder.
     """
+    target = target_of(state, env, i, action, actuators, scale, offset, lower, upper)
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * target
+
+
+@wp.func
+def target_of(
+    state: Any,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Actuators,
+    scale: Numbers,
+    offset: OptionalNumbers,
+    lower: OptionalNumbers,
+    upper: OptionalNumbers,
+) -> float:
+    """Return the target of a joint, less the error of its encoder [rad or m]."""
     target = affine(i, action, scale, number_of(i, offset, actuators[i].default_pos), lower, upper)
+    return target - state.encoder_bias[env, actuators[i].dof]
+
+
+@wp.func
+def gait_joint_position(
+    state: Any,
+    env: int,
+    i: int,
+    action: float,
+    actuators: Annotated[Actuators, POSITION],
+    command: CommandColumn,
+    scale: Numbers,
+    swing: Numbers,
+    shift: Numbers,
+    period: float,
+    command_threshold: float = 0.05,
+) -> None:
+    """Set the target of a position actuator as `joint_position` does, around a pose that steps in place.
+
+    That is the default pose, and in the second half of each `period` [s], while the foot is in the air, half a sine
+    with an amplitude of `swing` [rad or m] on it. The period of a joint begins `shift`, a share of it, before that of
+    `gait_phase`. Where no speed is commanded there are no steps. Ijspeert, "Central pattern generators for locomotion
+    control in animals and robots", 2008; Johannink et al., "Residual reinforcement learning", arXiv:1812.03201.
+    """
+    phase = periods_of(state, env, period) + shift[i]
+    lift = wp.max(0.0, -wp.sin(2.0 * wp.pi * phase)) * is_commanded(state, env, command, command_threshold)
+    target = actuators[i].default_pos + swing[i] * lift + scale[i] * action
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 
@@ -79,6 +136,44 @@ def joint_effort(
 ) -> None:
     """Set the torque of a motor's joint, `scale` [N m or N] for each unit of the action."""
     torque = affine(i, action, scale, number_of(i, offset, 0.0), lower, upper)
+    state.ctrl[env, actuators[i].index] = torque / (actuators[i].gear * actuators[i].gain)
+
+
+@wp.func
+def learned_actuator(
+    state: Any,
+    env: int,
+    i: int,
+    action: float,
+    physics_step: int,
+    actuators: Annotated[Actuators, EFFORT],
+    network_file: Network,
+    scale: Numbers,
+    saturation_effort: Numbers,
+    velocity_limit: Numbers,
+    pos_scale: float = 1.0,
+    vel_scale: float = 1.0,
+    torque_scale: float = 1.0,
+    activation: Activation = 0,
+    input_order: InputOrder = 0,
+    offset: OptionalNumbers = None,
+    lower: OptionalNumbers = None,
+    upper: OptionalNumbers = None,
+) -> None:
+    """Set the torque of a motor's joint as a network does, an MLP or LSTM, for a target as of `joint_position`.
+
+    Before each physics step it gets position error and speed times their scales, the newest first, and an MLP those of
+    the last steps too. The torque lies within a DC motor's curve of `saturation_effort` [N m] and `velocity_limit`
+    [rad/s].
+    """
+    speed = state.qvel[env, actuators[i].dof]
+    target = target_of(state, env, i, action, actuators, scale, offset, lower, upper)
+    error = pos_scale * (target - state.qpos[env, actuators[i].qpos])
+    is_first = physics_step == 0 and state.age[env] == 1
+    remember_inputs(network_file, env, i, error, vel_scale * speed, input_order, is_first)
+    torque = torque_scale * output_of(network_file, env, i, activation)
+    stall, share = saturation_effort[i], speed / velocity_limit[i]
+    torque = wp.clamp(torque, stall * (-1.0 - share), stall * (1.0 - share))
     state.ctrl[env, actuators[i].index] = torque / (actuators[i].gear * actuators[i].gain)
 
 

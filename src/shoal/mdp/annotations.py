@@ -13,14 +13,16 @@ import warp as wp
 
 from shoal.errors import ShoalError
 from shoal.mdp.accesses import python_of
+from shoal.mdp.networks import NetworkData
 from shoal.mdp.shapes import Solid
 from shoal.mdp.terms import CHOICES
 
 __all__ = [
-    "ActionColumns", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId", "BodyIds",
-    "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms", "Grid",
-    "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Numbers", "Operation", "OptionalNumbers",
-    "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
+    "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
+    "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
+    "Grid", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network", "Numbers",
+    "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds",
+    "Solids", "TendonIds",
 ]  # fmt: skip
 
 
@@ -162,8 +164,18 @@ OptionalNumbers = Annotated[Any, Takes("numbers", "number by pattern")]
 """The same, or the integer 0 for None."""
 Grid = Annotated[wp.array[wp.vec2], Takes("grid", "length, width, distance [m]")]
 Axes = Annotated[wp.array[wp.int32], Takes("axes", "columns of the field")]
-Operation = Annotated[int, Takes("operation", " or ".join(get_args(CHOICES["operation"])))]
-Distribution = Annotated[int, Takes("distribution", " or ".join(get_args(CHOICES["distribution"])))]
+Network = Annotated[NetworkData, Takes("network", "file with weights")]
+"""A network of actuators, with a memory for each name that is selected before it, see `shoal.mdp.networks`."""
+
+
+def _choice(name: str) -> Takes:
+    return Takes(name, " or ".join(get_args(CHOICES[name])))
+
+
+Operation = Annotated[int, _choice("operation")]
+Distribution = Annotated[int, _choice("distribution")]
+Activation = Annotated[int, _choice("activation")]
+InputOrder = Annotated[int, _choice("input_order")]
 Memory = Annotated[wp.array2d[wp.float32], Takes("memory")]
 """An array of the term's own: a column for each name that is selected before it, or one."""
 ActionColumns = Annotated[wp.array[wp.int32], Takes("action_columns")]

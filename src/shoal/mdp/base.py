@@ -68,6 +68,13 @@ def heading_w(state: Any, env: int) -> float:
 
 
 @wp.func
+def is_commanded(state: Any, env: int, command: CommandColumn, threshold: float) -> float:
+    """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
+    wanted = command_at(state, env, command)
+    return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
+
+
+@wp.func
 def periods_of(state: Any, env: int, period: float) -> float:
     """Return how many periods, each of `period` [s], have passed since the episode began."""
     return wp.float32(state.age[env]) * state.step_dt / period

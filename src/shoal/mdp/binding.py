@@ -19,6 +19,7 @@ from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
+from shoal.mdp.networks import read_network
 from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
@@ -45,7 +46,8 @@ class Bound:
     of: str = ""
     """Of contacts, the array of the geoms or bodies."""
     is_updated: bool = False
-    """Whether it is a command that is called in each step, with whether a new one is to be drawn."""
+    """Whether it is a command that is called in each step, with whether a new one is to be drawn; or an action that is
+    called before each physics step, with its number."""
 
     @property
     def value(self) -> str:
@@ -159,9 +161,11 @@ class Binder:
             if hints["action"] not in (wp.vec3, wp.spatial_vector):
                 raise ShoalError(f"{path}: its function must take i, or as action a wp.vec3 or wp.spatial_vector.")
             parts = ("x", "y", "z", "rx", "ry", "rz")[: len(VECTORS[hints["action"]])]
+        if "physics_step" in passed and not by_column:
+            raise ShoalError(f"{path}: its function takes physics_step, and so must take i.")
         columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
         called, env = self.name_function(function), self._env(path)
-        own_name, is_updated = path.replace(".", "_"), "is_new" in passed
+        own_name, is_updated = path.replace(".", "_"), not {"is_new", "physics_step"}.isdisjoint(passed)
         of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
         return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated)
 
@@ -232,6 +236,8 @@ class Binder:
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
             return self._array("grid", tuple(value), points, wp.vec2), columns
+        if rule and rule.what == "network":
+            return self._network(path, value, len(selected)), ()
         return self._without_columns(path, rule.what if rule else "", type_of(annotation), value, selected), ()
 
     def _without_columns(self, path: str, what: str, kind: Any, value: Any, selected: tuple[str, ...]) -> str:
@@ -258,6 +264,14 @@ class Binder:
         if what in CHOICES and isinstance(value, str):
             value = get_args(CHOICES[what]).index(value)
         return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
+
+    def _network(self, path: str, file: str, joints: int) -> str:
+        """Return the argument of a network, with a memory for each of some joints."""
+        argument = path.replace(".", "_")
+        self.arrays[argument] = network = read_network(path, file, self.device)
+        network.memory = self.allocate(path, joints * network.columns, wp.float32)
+        self.memories.append(f"{argument}.memory")
+        return argument
 
     def _number_or_vector(self, path: str, kind: Any, value: Any) -> str:
         if kind in VECTORS:

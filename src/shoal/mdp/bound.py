@@ -25,7 +25,7 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
         terms, library = config.terms(group) | more, "observations" if group == "recorders" else group
         return {name: binder.bind(f"{group}.{name}", term, library, own or ("i",)) for name, term in terms.items()}
 
-    actions = bind("actions", "i", "action")
+    actions = bind("actions", "i", "action", "physics_step")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
     commands = bind("commands", "first", "is_new")
     return BoundTerms(

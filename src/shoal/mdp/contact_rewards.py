@@ -5,7 +5,7 @@ from typing import Any
 import warp as wp
 
 from shoal.mdp.annotations import CommandColumn, Contacts, Memory, Numbers
-from shoal.mdp.base import command_at, periods_of
+from shoal.mdp.base import command_at, is_commanded, periods_of
 from shoal.mdp.contacts import has_just_landed, largest_force, largest_force_in
 from shoal.mdp.ground import clearance_of
 
@@ -40,13 +40,6 @@ def feet_slip(
             velocity = contact.velocity[env, foot]
             total += velocity[0] * velocity[0] + velocity[1] * velocity[1]
     return total * is_commanded(state, env, command, command_threshold)
-
-
-@wp.func
-def is_commanded(state: Any, env: int, command: CommandColumn, threshold: float) -> float:
-    """Return 1 where the commanded speed, along x and y [m/s] plus about z [rad/s], exceeds a threshold, else 0."""
-    wanted = command_at(state, env, command)
-    return wp.where(wp.length(wp.vec2(wanted[0], wanted[1])) + wp.abs(wanted[2]) > threshold, 1.0, 0.0)
 
 
 @wp.func

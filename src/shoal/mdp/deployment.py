@@ -54,9 +54,9 @@ def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
     term, binder = task.config.terms("actions")[name], task.binder
     position = binder.positions.get(f"actions.{name}.scale")
     scales = [None if position is None else binder.numbers[position]] * len(bound.columns)
-    if f"{bound.name}_scale" in binder.arrays:
-        scales = binder.arrays[f"{bound.name}_scale"].numpy().tolist()
-    return {**_described(bound, term), "clip": term.clip, "scale": scales, **_lags(term)}
+    arrays = {each: binder.arrays.get(f"{bound.name}_{each}") for each in ("scale", "swing", "shift")}
+    numbers = {"scale": scales} | {each: array.numpy().tolist() for each, array in arrays.items() if array is not None}
+    return {**_described(bound, term), "clip": term.clip, **numbers, **_lags(term)}
 
 
 def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> dict[str, Any]:

@@ -44,7 +44,8 @@ class GeneratedKernel:
     """A kernel with its arguments."""
 
     kernel: wp.Kernel
-    arguments: tuple[Any, ...]
+    arguments: dict[str, Any]
+    """By their names in the text."""
     columns: int
 
 
@@ -77,7 +78,7 @@ def generate(
         }
     return {
         each.name: GeneratedKernel(
-            _compiled[key][each.name], tuple(arguments[name] for name in each.used(arguments)), each.columns
+            _compiled[key][each.name], {name: arguments[name] for name in each.used(arguments)}, each.columns
         )
         for each in sources
         if each.lines

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
@@ -54,7 +54,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Ite
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
         place, observing[0].lines = Source("place"), place.lines + observing[0].lines
     return [
-        _act(config, terms, binder),
+        *_act(config, terms, binder),
         *after_physics,
         _reset(config, terms, binder, first),
         _interval(config, terms, binder),
@@ -65,9 +65,9 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Ite
     ]
 
 
-def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
-    """Actions to controls."""
-    source = Source("act")
+def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> tuple[Source, Source]:
+    """Actions to controls, once and before each physics step."""
+    source, actuate = Source("act"), Source("actuate")
     source.add(
         "age[env] = age[env] + 1",
         "for column in range(actions.shape[1]):",
@@ -92,14 +92,24 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         if kept:
             binder.memories.append(f"{path.replace('.', '_')}_delay")
             source.add(*kept, f"value = {acting}", depth=1)
-        if bound.is_by_column:
+        if bound.is_updated:
+            if config.on_nan == "stop":
+                raise UsageError(
+                    f"--env.on-nan stop was asked for, but {path} acts before each physics step, which a replay does "
+                    "not: pass --env.on-nan reset."
+                )
+            binder.arrays["physics_step"] = 0  # The task passes another.
+            acting = acting if kept else f"state.action[env, {first} + i]"
+            actuate.add(f"if i < {count}:", f"    {bound.call('i', acting, 'physics_step')}")
+            actuate.columns = max(actuate.columns, count)
+        elif bound.is_by_column:
             source.add(bound.call("i", "value"), depth=1)
         else:
             source.add(f"    {bound.name}[i] = value", bound.call(bound.name))
         source.add(*_moves(bound))
         first += count
     source.lines[1:1] = terms.rings.next
-    return source
+    return source, actuate
 
 
 def _moves(bound: Bound) -> list[str]:

@@ -22,11 +22,12 @@ from shoal.mdp.config import members
 
 _TWIST = ("lin_vel_x", "lin_vel_y", "ang_vel_z")
 """Columns of a command that is a velocity of the base, in its own frame."""
-_SIGNS: dict[Any, tuple[int, int, int]] = {
+_SIGNS: dict[Any, tuple[int, ...]] = {
     observing.base_lin_vel: (1, -1, 1),
     observing.base_ang_vel: (-1, 1, -1),
     observing.projected_gravity: (1, -1, 1),
     observing.velocity_command: (1, -1, -1),
+    observing.gait_phase: (-1, -1),  # Half a period later.
 }
 """Signs of what keeps its column, by the function of the term."""
 _OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
@@ -34,6 +35,7 @@ _OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
 _OF_ACTUATORS: set[Any] = {
     observing.last_action,
     acting.joint_position,
+    acting.gait_joint_position,
     acting.joint_velocity,
     acting.joint_effort,
 }
@@ -110,7 +112,7 @@ def _columns_of(
     is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != _TWIST
     found: tuple[np.ndarray, np.ndarray] | None = None
     if function in _SIGNS and not is_other:
-        found = np.arange(3), np.array(_SIGNS[function])
+        found = np.arange(len(_SIGNS[function])), np.array(_SIGNS[function])
     elif function is observing.height_scan:
         points = grid_points(*term.grid)
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
@@ -140,9 +142,14 @@ def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.
     clip = getattr(term, "clip", 0.0)
     if isinstance(clip, tuple) and clip[0] != -clip[1] and (signs < 0).any():
         return "clip"
-    for name in ("scale", "clip"):
-        numbers = task.binder.arrays.get(f"{bound.name}_{name}")
-        if numbers is not None and not np.allclose(numbers.numpy()[order], numbers.numpy()):
+    by_column = {name: task.binder.arrays.get(f"{bound.name}_{name}") for name in ("scale", "clip", "swing", "shift")}
+    numbers = {name: array.numpy() for name, array in by_column.items() if array is not None}
+    for name, values in numbers.items():
+        flipped = values[order] * (signs if name == "swing" else 1)
+        apart = flipped - values
+        if name == "shift":  # The clock is half a period later in the mirror.
+            apart = (np.mod(apart, 1) - 0.5)[numbers["swing"] != 0]
+        if not np.allclose(apart, 0.0, atol=1e-6):
             return name
     return ""
 

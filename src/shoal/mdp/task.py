@@ -174,13 +174,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.model = self.build_model(config)
         if config.physics_dt is not None:
             self.model.opt.timestep = config.physics_dt
-        self.engine = build_engine(
-            self.model,
-            config,
-            num_envs=self.num_envs,
-            device=self.device,
-            declared=declared_capacities(type(self), config),
-        )
+        declared = declared_capacities(type(self), config)
+        self.engine = build_engine(self.model, config, num_envs=self.num_envs, device=self.device, declared=declared)
         self.resets_diverged = config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
         self.checked_state = self.qpos, self.qvel
@@ -249,6 +244,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
 
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
+        self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -325,7 +321,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
-    def _run(self, name: str) -> None:
+    def _run(self, name: str, physics_step: int = 0) -> None:
         """Launch a generated kernel, if there is one of this name.
 
         Raises:
@@ -336,7 +332,10 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, generated.arguments, dim=dim)
+            given = {
+                name: physics_step if name == "physics_step" else each for name, each in generated.arguments.items()
+            }
+            self.launch(generated.kernel, [*given.values()], dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise

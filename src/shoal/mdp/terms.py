@@ -21,8 +21,10 @@ Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
     "distribution": Literal["uniform", "log_uniform", "gaussian"],
+    "activation": Literal["elu", "relu", "softsign", "tanh"],
+    "input_order": Literal["pos_vel", "vel_pos"],
 }
-"""Parameters that are one of some words; a function gets the word's index, see `shoal.mdp.randomization`."""
+"""Parameters that are one of some words; a function gets the word's index."""
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
@@ -322,11 +324,7 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
 
 
 def Command(
-    func: Function,
-    *,
-    columns: Mapping[str, str],
-    resampling_time: tuple[float, float],
-    **params: Value,
+    func: Function, *, columns: Mapping[str, str], resampling_time: tuple[float, float], **params: Value
 ) -> CommandTerm:
     """Declare a command; `columns` are names and units. The range of a column is the parameter of its name, if any.
 

@@ -43,12 +43,15 @@ class ControlPanel:
         The first policy of the `menu` is shown.
         """
         self._clicks: SimpleQueue[Action] = SimpleQueue()
+        self.checkpoints: SimpleQueue[str] = SimpleQueue()
+        """Names of checkpoints that were chosen."""
         tabs = gui.add_tab_group()
         with tabs.add_tab("Controls"):
             with gui.add_folder("Policy"):
                 self.chosen = gui.add_dropdown("Show", menu, initial_value=menu[0]) if menu else None
                 """The policy of the menu that is to be shown."""
                 self._checkpoint: viser.GuiDropdownHandle[Any] = gui.add_dropdown("Checkpoint", ("",))
+                self._checkpoint.on_update(self._choose)
                 self._problem = gui.add_html("", visible=False)
                 self.loads_newer = gui.add_checkbox("Load newer ones", initial_value=True)
                 self._load = self._button(gui, "Load the newest", "load")
@@ -147,10 +150,9 @@ class ControlPanel:
         """What is to be drawn beside the visible geoms."""
         return Shown(collisions=self._collisions.value, forces=self.forces.value, frames=self._frames.value)
 
-    @property
-    def checkpoint(self) -> str:
-        """The chosen one of `set_checkpoints`."""
-        return self._checkpoint.value.partition(" ")[0]
+    async def _choose(self, event: viser.GuiEvent[viser.GuiDropdownHandle[Any]]) -> None:
+        if event.client is not None:  # And not `set_checkpoints`, which may write over the choice before it is read.
+            self.checkpoints.put(event.target.value.partition(" ")[0])
 
     def set_checkpoints(self, labels: Sequence[str], name: str) -> None:
         """Offer checkpoints, whose labels begin with their names and a space, and show which is loaded."""

@@ -15,15 +15,16 @@ _MOVES, _TURNS = ("WS", "AD"), ("QE",)
 """Keys that raise and lower a command: those along an axis, forward and left, and those about one."""
 
 # viser's camera takes letters, too, and a button or a box that has the focus takes the space bar: the key is withdrawn
-# from them, and handed to viser's hotkeys alone. Those read the key, and the camera its code.
+# from them, and handed to viser's hotkeys alone. Those read the key, and the camera its code. With Caps Lock
+# the key is a capital.
 _SCRIPT = """
 const isFirst = !window.shoalKeys;
 window.shoalKeys = KEYS;
 if (isFirst) {
   window.addEventListener("keydown", (event) => {
     if (!event.isTrusted || event.ctrlKey || event.metaKey || event.altKey || event.shiftKey) return;
-    if (!window.shoalKeys.includes(event.key)) return;
-    if (event.target.closest("input:not([type=checkbox]), textarea, [role=slider]")) return;
+    if (!window.shoalKeys.includes(event.key.toLowerCase())) return;
+    if (event.target.closest("input:not([type=checkbox], [aria-expanded=false]), textarea")) return;
     event.preventDefault();
     event.stopImmediatePropagation();
     document.documentElement.dispatchEvent(new KeyboardEvent("keydown", { key: event.key, bubbles: true }));
@@ -44,6 +45,9 @@ def steering_keys(commands: Mapping[str, CommandRange]) -> dict[str, tuple[int, 
 
 
 def hand_keys_to_hotkeys(gui: viser.GuiApi, keys: str) -> None:
-    """Let the page hand these keys to the hotkeys of `gui` alone, wherever the focus is, except in fields of text."""
+    """Let the page hand these keys to the hotkeys of `gui` alone, wherever the focus is, except where text is typed.
+
+    A list that is closed keeps the focus after a choice, and would take the key as text to search for.
+    """
     script = _SCRIPT.replace("KEYS", json.dumps([*keys.lower()]))
     gui.add_html(f'<img hidden alt="" src="data:," onerror="{escape(script)}">')

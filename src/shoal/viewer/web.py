@@ -250,10 +250,11 @@ class WebViewer:
 
     def _follow_run(self, loaded: LoadedCheckpoint, run: RunDir, now: float) -> None:
         """Load the checkpoint that is chosen, and offer and load newer ones as they appear."""
-        chosen = self._panel.checkpoint
-        if chosen != loaded.name and chosen in self._labels:  # A visitor can send any other name.
-            self._panel.loads_newer.value = False
-            self._load(loaded, Checkpoint(run.checkpoints_dir / chosen))
+        while not self._panel.checkpoints.empty():
+            chosen = self._panel.checkpoints.get()
+            if chosen in self._labels:  # A visitor can send any other name.
+                self._panel.loads_newer.value = False
+                self._load(loaded, Checkpoint(run.checkpoints_dir / chosen))
         if now - self._checkpoints_polled >= CHECKPOINT_POLL_S:
             self._checkpoints_polled = now
             if self._panel.loads_newer.value:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.calm import CALM, changed
@@ -16,6 +17,7 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
 from shoal.mdp.symmetry import mirror, mirrored_joints
+from shoal.mdp.terms import Action, Obs
 from shoal.mdp.values import grid_points
 from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
@@ -34,8 +36,26 @@ def with_mirror_images(env: WarpVecEnv, observations: TensorDict) -> TensorDict:
     return both
 
 
-def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
-    task = FlatVelocity(changed(FLAT, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
+TROT = FLAT.change(
+    actions={
+        "joint_pos": Action(
+            "gait_joint_position",
+            actuators=".*",
+            scale=0.3,
+            swing={".*hip": 0.0, ".*thigh": 0.3, ".*calf": -0.6},
+            shift={"(FL|RR).*": 0.0, "(FR|RL).*": 0.5},
+            period=0.4,
+            command="twist",
+        )
+    },
+    observations={group: {"phase": Obs("gait_phase", period=0.4)} for group in ("policy", "critic")},
+)
+"""Diagonal legs step together, by a clock."""
+
+
+@pytest.mark.parametrize("config", [FLAT, TROT], ids=["of their own", "by a clock"])
+def test_what_acts_in_the_mirror_moves_in_the_mirror(config: Any) -> None:
+    task = FlatVelocity(changed(config, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
     env = WarpVecEnv(task)
     torch.manual_seed(0)
     for _ in range(12):
@@ -55,6 +75,8 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
         values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
         values[NUM_ENVS:, first:] = values[:NUM_ENVS, first:][:, order] * factors
         array.assign(values)
+    half_a_period = np.repeat([0, round(0.2 / task.step_dt)], NUM_ENVS)
+    task.age.assign(task.age.numpy() + half_a_period.astype(np.int32))
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
     for _ in range(3):
@@ -66,6 +88,15 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror() -> None:
         expected = with_mirror_images(env, own)
         for name in ("policy", "critic"):
             torch.testing.assert_close(observations[name], expected[name], atol=2e-3, rtol=0.0)
+
+
+@pytest.mark.parametrize("name", ["swing", "shift"])
+def test_a_gait_that_is_another_one_in_the_mirror_is_refused(name: str) -> None:
+    crooked = {"swing": {"(FL|RL|RR).*": 0.1, "FR.*": 0.2}, "shift": {"(FL|FR).*": 0.0, "(RL|RR).*": 0.5}}
+    config = TROT.change(actions={"joint_pos": {name: crooked[name]}})
+    env = WarpVecEnv(FlatVelocity(config, num_envs=1, device="cpu", seed=1))
+    with pytest.raises(UsageError, match=f"gait_joint_position, whose {name} differs between the sides"):
+        mirror(env, None, torch.zeros(1, 12))
 
 
 def test_a_height_scan_is_mirrored_point_by_point() -> None:

@@ -94,6 +94,8 @@ class Engine(ABC):
         self.sensor_history: Any = None
         """Where ``sensordata`` of each physics step of the last `step` is kept, one after the other, if anywhere.
         Shape (num_envs, decimation * nsensordata)."""
+        self.actuate: Callable[[int], None] | None = None
+        """Called before each physics step of `step`, with its number: it reads fields and writes controls."""
         self._template = mujoco.MjData(model)
         mujoco.mj_resetData(model, self._template)
 

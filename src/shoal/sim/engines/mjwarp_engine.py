@@ -188,15 +188,17 @@ class MjwarpEngine(Engine):
 
     def step(self) -> None:
         """Advance all environments."""
-        self._advance()
+        self._advance(self.actuate)
         self._compute_after_constraints(self._data)
 
-    def _advance(self) -> None:
+    def _advance(self, actuate: Callable[[int], None] | None = None) -> None:
         """Make the physics steps, without the sensors of all but the last, unless these are read too."""
         flags = self._model.opt.disableflags
         for at in range(self.decimation):
             skips = at < self.decimation - 1 and self.sensor_history is None and not self.model.nhistory
             self._model.opt.disableflags = flags | (mujoco.mjtDisableBit.mjDSBL_SENSOR if skips else 0)
+            if actuate:
+                actuate(at)
             mjw.step(self._model, self._data)
             if self.sensor_history is not None:
                 wp.copy(self.kept_sensors(at), self._data.sensordata)
@@ -306,7 +308,8 @@ class MjwarpEngine(Engine):
         self._prepare_passes()
         # Some kernels are others now: a step compiles them, which is not possible in every capture.
         kept = [(wp.clone(array), array) for array in self.fields.values() if array.size]
-        self.step()
+        self._advance()
+        self._compute_after_constraints(self._data)
         for before, array in kept:
             wp.copy(array, before)
         self._data.overflow.zero_()

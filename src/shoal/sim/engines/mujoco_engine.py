@@ -82,15 +82,18 @@ class MujocoEngine(Engine):
 
     def step(self) -> None:
         """Advance all environments."""
-        for theirs, ours in self._controls + self._changing:
-            np.copyto(theirs, ours)
-        if self.sensor_history is None:
-            self._run(lambda: self._batch.step(nstep=self.decimation))
-        for physics_step in range(self.decimation if self.sensor_history else 0):
-            self._run(self._batch.step)
-            np.copyto(self.kept_sensors(physics_step).numpy(), self._batch.bind("sensordata"), casting="same_kind")
-        for theirs, ours in self._state + self._derived:
-            np.copyto(ours, theirs, casting="same_kind")
+        size = self.decimation if self.actuate is None and self.sensor_history is None else 1
+        for at in range(self.decimation // size):
+            if self.actuate:
+                self.actuate(at)
+            for theirs, ours in self._controls + self._changing:
+                np.copyto(theirs, ours)
+            self._run(lambda: self._batch.step(nstep=size))
+            if self.sensor_history is not None:
+                np.copyto(self.kept_sensors(at).numpy(), self._batch.bind("sensordata"), casting="same_kind")
+            if self.actuate or at == self.decimation // size - 1:
+                for theirs, ours in self._state + self._derived:
+                    np.copyto(ours, theirs, casting="same_kind")
         if self._after_constraints:
             self._after_constraints.compute(range(self.num_envs))
 
