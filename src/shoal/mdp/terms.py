@@ -247,7 +247,8 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
 def _whole_numbers(func: Function) -> set[str]:
     """Return the parameters that a function annotates as integers; of one that a string names, none are known."""
     annotations = getattr(getattr(func, "func", func), "__annotations__", {}).items()
-    return {name for name, kind in annotations if getattr(kind, "__name__", kind) in {"int", "int32", "wp.int32"}}
+    kinds = {name: str(getattr(kind, "__name__", kind)).rpartition(".")[2] for name, kind in annotations}
+    return {name for name, kind in kinds.items() if kind in {"int", "int32"}}
 
 
 def _name_of(func: Function) -> str:
@@ -286,11 +287,6 @@ def _type_of(value: object) -> Any:
 def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
     """Declare a reward term."""
     return declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
-
-
-def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
-    """Declare a termination, or with `time_out` a truncation."""
-    return declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
 def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Term) -> ObsTerm:
@@ -353,6 +349,7 @@ def _declarer(base: type[TermT]) -> Callable[..., TermT]:
 
 
 Action = _declarer(ActionTerm)
+Done = _declarer(DoneTerm)
 Metric = _declarer(MetricTerm)
 Recorder = _declarer(RecorderTerm)
 Tile = _declarer(TileTerm)
