@@ -118,7 +118,8 @@ def terrain_based_pose_2d(
             to = wp.atan2(patch[1] - base[1], patch[0] - base[0])
             if wp.abs(wrapped(to - heading_w(state, env))) > 0.5 * math.pi:
                 to = to + math.pi
-        memory[env, 0] = wp.vec4(patch[0], patch[1], surface_at(state.ground, patch[0], patch[1])[0] + state.home[2], to)
+        height = surface_at(state.ground, patch[0], patch[1])[0] + state.home[2]
+        memory[env, 0] = wp.vec4(patch[0], patch[1], height, to)
     target = memory[env, 0]
     away = wp.quat_rotate_inv(yaw_quat(base_quat(state, env)), wp.vec3(target[0], target[1], target[2]) - base)
     for column in range(3):

@@ -68,13 +68,13 @@ def out_of_terrain_bounds(state: FreeJointState, env: int) -> bool:
 
 @wp.func
 def terrain_edge_reached(state: FreeJointState, env: int, threshold_fraction: float = 0.95) -> bool:
-    """Whether the base is farther from the middle of its tile, along x or y, than a fraction of half of the tile's side.
+    """Whether the base is this share of half of its tile's side away from the tile's middle, along x or y.
 
     Not in the first two steps of an episode, as mjlab's.
     """
     center = state.tiles.centers[state.levels[env], column_of(state, env)]
     away = wp.max(wp.abs(state.qpos[env, 0] - center[0]), wp.abs(state.qpos[env, 1] - center[1]))
-    return away > 0.5 * threshold_fraction * state.tiles.size and state.age[env] > 2
+    return away > 0.5 * threshold_fraction * state.tiles.size and state.age[env] > 2  # noqa: PLR2004
 
 
 @wp.func
