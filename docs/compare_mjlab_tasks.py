@@ -281,10 +281,15 @@ def compare_curricula(mjlab: Any) -> dict[str, float]:
 
 def compare_terrain(mjlab: Any) -> dict[str, float]:
     """Compare terms on rough terrain. mjlab's get what MuJoCo's rays find."""
-    task = RoughVelocity(ROUGH.undisturbed(), num_envs=NUM_ENVS, device="cpu", seed=0)
+    config = ROUGH.undisturbed().change(terminations={"edge": Done("terrain_edge_reached", time_out=True)})
+    task = RoughVelocity(config, num_envs=NUM_ENVS, device="cpu", seed=0)
     rng, edge = np.random.default_rng(0), -np.array(task.terrain.corner)
     task.qpos.numpy()[:, :2] = rng.uniform(-edge + 0.9, edge - 0.9, (NUM_ENVS, 2))
     task.qpos.numpy()[:4, 0] = edge[0] - np.array([0.5, 1.9, 2.1, 3.9])
+    levels, kinds = task.levels.numpy(), np.arange(NUM_ENVS) % task.terrain.centers.shape[1]
+    middles = task.terrain.centers[levels, kinds]
+    task.qpos.numpy()[4::2, :2] = middles[4::2] + rng.uniform(-4.2, 4.2, (len(middles[4::2]), 2))
+    task.age.assign(np.arange(NUM_ENVS) % 6)
     task.run("reward")
     task.run("observe")
     scanned: Any = ROUGH.observations
@@ -311,14 +316,17 @@ def compare_terrain(mjlab: Any) -> dict[str, float]:
 
     scene = Scene(scan=sensor, robot=SimpleNamespace(data=SimpleNamespace(root_link_pos_w=tensor(places[:, :3]))))
     scene.terrain = terrain  # pyright: ignore[reportAttributeAccessIssue]
+    scene.env_origins = tensor(middles)  # pyright: ignore[reportAttributeAccessIssue]
     env = SimpleNamespace(scene=scene, num_envs=NUM_ENVS, device="cpu")
-    ends = list(ROUGH.terms("terminations"))
-    beyond = task.done_terms.numpy()[:, ends.index("out_of_terrain")]
+    env.episode_length_buf = torch.tensor(task.age.numpy())
+    ends = list(config.terms("terminations"))
+    beyond, at_edge = (task.done_terms.numpy()[:, ends.index(name)] for name in ("out_of_terrain", "edge"))
     theirs = mjlab.out_of_terrain_bounds(env, BORDER / 2, configured())
     scan, over = mjlab.height_scan(env, "scan", offset=float(task.home()[2])), hits[..., 2].max(axis=1) < ABOVE
     return {
         "height_scan": difference(scan[over], _observed(task, ["height_scan"])[over]),
         "out_of_terrain_bounds": difference(theirs.float(), beyond),
+        "terrain_edge_reached": difference(mjlab.terrain_edge_reached(env, asset_cfg=configured()).float(), at_edge),
     }
 
 

@@ -337,3 +337,20 @@ def test_drawn_strengths_and_gains_are_those_of_the_joint() -> None:
     np.testing.assert_allclose(task.parameter("actuator_forcerange").numpy()[0, 0], [-0.5, 1.0])
     assert task.parameter("actuator_gainprm").numpy()[0, 0, 0] == pytest.approx(8.0 / 4.0)
     assert task.parameter("actuator_biasprm").numpy()[0, 0, 2] == pytest.approx(-0.4 / 4.0)
+
+
+def test_a_position_and_a_speed_are_followed_by_two_actuators_of_one_joint_with_an_action_for_each() -> None:
+    speed = '<velocity name="speed" joint="wheel" kv="0.4"/>'
+    actions = {
+        "target": Action("joint_position", actuators="wheel", scale=0.5),
+        "speed": Action("joint_velocity", actuators="speed", scale=2.0),
+    }
+    task = terms_on(model_of(FREE + speed, 'actuatorfrcrange="-9 9"'), actions=actions)
+    for sent in (0.25, -0.5, 4.0):
+        position, velocity = (each.numpy()[0, at] for each, at in ((task.qpos, 7), (task.qvel, 6)))
+        act(task, sent)
+        data = mujoco.MjData(task.model)
+        data.qpos[7], data.qvel[6], data.ctrl[:] = position, velocity, task.ctrl.numpy()[0]
+        mujoco.mj_forward(task.model, data)
+        pd = 10.0 * (0.5 * sent - position) + 0.4 * (2.0 * sent - velocity)
+        assert data.qfrc_actuator[6] == pytest.approx(np.clip(pd, -9.0, 9.0), abs=1e-5)

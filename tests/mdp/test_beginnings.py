@@ -14,7 +14,7 @@ import pytest
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Obs, Reward
+from shoal.mdp.terms import Action, Event, Obs, Reward
 
 BODIES = """
 <mujoco>
@@ -106,3 +106,16 @@ def test_a_robot_begins_in_the_keyframe_that_is_named_with_servos_that_hold_it(t
     posed = RobotTask(config.change(pose={"arm": 0.2}), num_envs=2, device="cpu", seed=0)
     assert posed.ctrl.numpy()[1] == pytest.approx(0.2)
     assert not posed.qvel.numpy().any()
+
+
+def test_joints_begin_at_a_multiple_of_the_default_pose_and_of_the_first_speed() -> None:
+    event = Event("reset_joints_by_scale", "reset", joints="arm", position=(0.5, 1.5), velocity=(2.0, 3.0))
+    task = Bodies(Bodies.config.change(events={"x": event}), num_envs=32, device="cpu", seed=0)
+    key, joint = task.model.key("home"), task.model.joint("arm")
+    for now, first, (low, high) in (
+        (task.qpos.numpy()[:, joint.qposadr[0]], key.qpos[joint.qposadr[0]], (0.5, 1.5)),
+        (task.qvel.numpy()[:, joint.dofadr[0]], key.qvel[joint.dofadr[0]], (2.0, 3.0)),
+    ):
+        factors = now / first
+        assert low <= factors.min() < low + 0.2
+        assert high - 0.2 < factors.max() <= high

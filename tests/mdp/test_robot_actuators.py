@@ -107,6 +107,24 @@ def test_an_actuator_that_is_asked_for_pushes_as_mujocos_own_does(
     assert largest > 0.0
 
 
+def test_a_position_actuator_is_mjlabs_pair_of_stiffness_and_damping_where_no_speed_is_to_be_followed(
+    tmp_path: Path,
+) -> None:
+    flags: Any = {"stiffness": {"wheel": 7.0}, "damping": {"wheel": 0.5}, "effort_limit": {"wheel": 3.0}}
+    config = RobotConfig(robot=file_of(tmp_path), actuators={"arm|hand": "none"}, **flags)
+    pair = CART.format('<position joint="wheel" kp="7"/><velocity joint="wheel" kv="0.5"/>')
+    limited = pair.replace('<joint name="wheel"', '<joint name="wheel" actuatorfrcrange="-3 3"')
+    models = build_on_a_plane(config), mujoco.MjModel.from_xml_string(limited)
+    for control in (0.2, -0.3, 5.0):
+        rows = []
+        for model in models:
+            data = mujoco.MjData(model)
+            data.qvel[6], data.ctrl[0] = 1.0, control
+            rows.append(forces(model, data)[: 1 if control == 5.0 else None])  # Of a torque at its limit, the first.
+        np.testing.assert_allclose(*rows, rtol=1e-6, atol=1e-9)
+        assert np.abs(rows[0]).max() == pytest.approx(3.0) or control != 5.0
+
+
 def test_numbers_of_joints_and_tendons_are_set_by_pattern(tmp_path: Path) -> None:
     numbers: dict[str, Any] = {"armature": 0.3, "frictionloss": 0.2, "viscous_damping": 0.1}
     flags: Any = {name: {"(wheel|rope)": value} for name, value in numbers.items()}

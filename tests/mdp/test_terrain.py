@@ -15,7 +15,7 @@ from support.calm import changed
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp import tiles
 from shoal.mdp.scene import compile_scene
-from shoal.mdp.terms import COUNTS, Tile
+from shoal.mdp.terms import COUNTS, Command, Done, Tile
 from shoal.mdp.terrain import make_terrain, robot_on_terrain
 from shoal.mdp.terrain_config import TILES
 from shoal.tasks.humanoid.velocity import G1_ROUGH
@@ -152,6 +152,63 @@ def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
         near = np.abs(terrain.patches.reshape(-1, 2) - (x, y)).max(axis=1)
         assert near.min() <= 0.5  # The event's own `spread`.
     assert len(np.unique(task.qpos.numpy()[::2, :2].round(), axis=0)) > 4
+
+
+def test_an_episode_may_end_at_the_edge_of_its_tile() -> None:
+    edge = Done("terrain_edge_reached", time_out=True, threshold_fraction=0.9)
+    task = walking(changed(ROUGH, terrains=["flat", "rough"], terrain_levels=2).change(terminations={"edge": edge}))
+    at, rng = [*task.terminations].index("edge"), np.random.default_rng(0)
+    centers = task.terrain.centers[task.levels.numpy(), np.arange(24) % 2]
+    away = rng.uniform(-5.0, 5.0, (24, 2))
+    task.qpos.numpy()[:, :2] = centers + away
+    for age in (2, 3):
+        task.age.fill_(age)
+        task.run("reward")
+        ended = task.done_terms.numpy()[:, at]
+        np.testing.assert_array_equal(ended, (np.abs(away) > 0.9 * 4.0).any(axis=1) & (age > 2))
+    assert 0 < ended.sum() < 24
+
+
+def test_targets_are_flat_patches_of_the_tile_as_seen_from_the_base() -> None:
+    columns = {"pos_x": "m", "pos_y": "m", "pos_z": "m", "heading": "rad"}
+    goal: dict[str, Any] = {"func": "terrain_based_pose_2d", "columns": columns, "resampling_time": (9.0, 9.0)}
+    config = changed(ROUGH, terrains=["discrete_obstacles", "flat"], terrain_levels=2, num_patches=8)
+    commands = {"goal": Command(**goal, heading=(-1.0, 1.0)), "simple": Command(**goal, simple_heading=True)}
+    task = walking(config.change(commands=commands))
+    patches = task.terrain.patches[task.levels.numpy(), np.arange(24) % 2]
+    data, down = mujoco.MjData(task.model), np.array([0.0, 0.0, -1.0])
+    mujoco.mj_forward(task.model, data)
+    first: Any = None
+    for _ in range(2):
+        w, x, y, z = task.qpos.numpy()[:, 3:7].T
+        yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+        turn = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]])
+        seen = task.command_array.numpy()[:, 3:].reshape(24, 2, 4).astype(float)
+        targets = task.qpos.numpy()[:, None, :3].repeat(2, axis=1).astype(float)
+        targets[..., :2] += np.einsum("ijn,ncj->nci", turn, seen[..., :2])
+        targets[..., 2] += seen[..., 2]
+        nearest = np.abs(patches[:, None] - targets[:, :, None, :2]).max(axis=-1).min(axis=-1)
+        assert nearest.max() < 1e-4
+        headings = (seen[..., 3] + yaw[:, None] + np.pi) % (2 * np.pi) - np.pi
+        if first is None:
+            first = targets, headings
+            for target in targets.reshape(-1, 3)[:8]:
+                ray = mujoco.mj_rayHfield(
+                    task.model, data, task.model.geom("floor").id, np.array([*target[:2], 5.0]), down
+                )
+                assert target[2] == pytest.approx(5.0 - ray + task.home()[2], abs=1e-4)
+            assert np.abs(headings[:, 0]).max() <= 1.0 + 1e-4
+            ahead = targets[:, 1, :2] - task.qpos.numpy()[:, :2]
+            off = headings[:, 1] - np.arctan2(ahead[:, 1], ahead[:, 0])
+            np.testing.assert_allclose(np.sin(off), 0.0, atol=1e-3)  # Ahead or behind,
+            assert np.abs(seen[:, 1, 3]).max() <= np.pi / 2 + 1e-3  # whichever is nearer.
+        np.testing.assert_allclose(targets, first[0], atol=1e-4)  # It stays where it is while the robot moves.
+        np.testing.assert_allclose(np.cos(headings - first[1]), 1.0, atol=1e-4)
+        task.actions.fill_(0.5)
+        for _ in range(3):
+            task.step()
+        assert not task.done.numpy().any()
+    assert len(np.unique(first[0].round(3).reshape(-1, 3), axis=0)) > 10
 
 
 def test_open_stairs_are_boxes_with_air_below_that_the_scan_sees() -> None:

@@ -10,8 +10,10 @@ from typing import Annotated, Any
 import warp as wp
 
 from shoal.mdp.annotations import Memory
-from shoal.mdp.base import base_quat, heading_w
+from shoal.mdp.base import base_quat, heading_w, yaw_quat
 from shoal.mdp.events import between
+from shoal.mdp.ground import surface_at
+from shoal.mdp.levels import drawn_patch
 from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.needs import columns
 from shoal.mdp.random import happens, uniform
@@ -85,10 +87,47 @@ def uniform_velocity_command(
             state.commands[env, first + column] = moves * velocity[column]
     followed = memory[env, 0]
     if followed[1] > 0.0:
-        left = followed[0] - heading_w(state, env)
-        rate = heading_control_stiffness * wp.atan2(wp.sin(left), wp.cos(left))
+        rate = heading_control_stiffness * wrapped(followed[0] - heading_w(state, env))
         state.commands[env, first + 2] = wp.clamp(rate, ang_vel_z[0], ang_vel_z[1])
     if followed[4] > 0.0:
         turn = heading_w(state, env)
         state.commands[env, first] = wp.cos(turn) * followed[2] + wp.sin(turn) * followed[3]
         state.commands[env, first + 1] = wp.cos(turn) * followed[3] - wp.sin(turn) * followed[2]
+
+
+@wp.func
+def terrain_based_pose_2d(
+    state: Any,
+    env: int,
+    first: Annotated[int, columns(4)],
+    is_new: bool,
+    memory: Annotated[wp.array2d[wp.vec4], Memory],
+    heading: wp.vec2 = _AROUND,
+    simple_heading: bool = False,
+) -> None:
+    """Draw a flat patch of the tile as a target of the base: where it is [m], and a heading there [rad]. Isaac Lab's.
+
+    In each step its four columns are these as seen from the base, turned by its yaw alone. The heading in the world is
+    drawn, or with `simple_heading` towards the target or away from it, whichever is nearer.
+    """
+    base = wp.vec3(state.qpos[env, 0], state.qpos[env, 1], state.qpos[env, 2])
+    if is_new:
+        patch = drawn_patch(state, env)
+        to = uniform(state, env, heading[0], heading[1])
+        if simple_heading:
+            to = wp.atan2(patch[1] - base[1], patch[0] - base[0])
+            if wp.abs(wrapped(to - heading_w(state, env))) > 0.5 * math.pi:
+                to = to + math.pi
+        height = surface_at(state.ground, patch[0], patch[1])[0] + state.home[2]
+        memory[env, 0] = wp.vec4(patch[0], patch[1], height, to)
+    target = memory[env, 0]
+    away = wp.quat_rotate_inv(yaw_quat(base_quat(state, env)), wp.vec3(target[0], target[1], target[2]) - base)
+    for column in range(3):
+        state.commands[env, first + column] = away[column]
+    state.commands[env, first + 3] = wrapped(target[3] - heading_w(state, env))
+
+
+@wp.func
+def wrapped(angle: float) -> float:
+    """Return an angle between -pi and pi [rad]."""
+    return wp.atan2(wp.sin(angle), wp.cos(angle))

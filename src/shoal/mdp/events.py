@@ -76,9 +76,18 @@ def reset_root_state_uniform(
 def reset_joints_by_offset(state: Any, env: int, joints: Joints, position: wp.vec2, velocity: wp.vec2) -> None:
     """Put joints near the default pose [rad or m], within their limits, with a speed [rad/s or m/s]."""
     for i in range(joints.shape[0]):
-        place = joints[i].default_pos + uniform(state, env, position[0], position[1])
-        state.qpos[env, joints[i].qpos] = wp.clamp(place, joints[i].lower, joints[i].upper)
+        position_i = joints[i].default_pos + uniform(state, env, position[0], position[1])
+        state.qpos[env, joints[i].qpos] = wp.clamp(position_i, joints[i].lower, joints[i].upper)
         state.qvel[env, joints[i].dof] = uniform(state, env, velocity[0], velocity[1])
+
+
+@wp.func
+def reset_joints_by_scale(state: Any, env: int, joints: Joints, position: wp.vec2, velocity: wp.vec2) -> None:
+    """Put joints at the default pose times a factor, within their limits, and multiply their speeds. Isaac Lab's."""
+    for i in range(joints.shape[0]):
+        position_i = joints[i].default_pos * uniform(state, env, position[0], position[1])
+        state.qpos[env, joints[i].qpos] = wp.clamp(position_i, joints[i].lower, joints[i].upper)
+        state.qvel[env, joints[i].dof] = state.qvel[env, joints[i].dof] * uniform(state, env, velocity[0], velocity[1])
 
 
 @wp.func

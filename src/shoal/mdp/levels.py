@@ -21,6 +21,10 @@ class Tiles:
 
     patches: wp.array3d[wp.vec2]
     """Flat patches of each tile, or its middle, by level and column of the terrain [m]."""
+    centers: wp.array2d[wp.vec2]
+    """The middle of each tile [m]."""
+    size: wp.float32
+    """Length of the sides of a tile [m]."""
     edge: wp.vec2
     """Where the ground ends along x and y [m]: beyond it there is ground for the feet, but not for the scan."""
     lowest: wp.int32
@@ -63,6 +67,32 @@ def out_of_terrain_bounds(state: FreeJointState, env: int) -> bool:
 
 
 @wp.func
+def terrain_edge_reached(state: FreeJointState, env: int, threshold_fraction: float = 0.95) -> bool:
+    """Whether the base is this share of half of its tile's side away from the tile's middle, along x or y.
+
+    Not in the first two steps of an episode, as mjlab's.
+    """
+    center = state.tiles.centers[state.levels[env], column_of(state, env)]
+    away = wp.max(wp.abs(state.qpos[env, 0] - center[0]), wp.abs(state.qpos[env, 1] - center[1]))
+    return away > 0.5 * threshold_fraction * state.tiles.size and state.age[env] > 2  # noqa: PLR2004
+
+
+@wp.func
+def column_of(state: Any, env: int) -> int:
+    """Return the column of an environment's tile: environments take turns with the terrains."""
+    return (state.first_env[0] + env) % state.tiles.patches.shape[1]
+
+
+@wp.func
+def drawn_patch(state: Any, env: int) -> wp.vec2:
+    """Return one of the flat patches of an environment's tile, or its middle [m]."""
+    patch = wp.int32(0)
+    if state.tiles.patches.shape[2] > 1:
+        patch = uniform_int(state, env, state.tiles.patches.shape[2])
+    return state.tiles.patches[state.levels[env], column_of(state, env), patch]
+
+
+@wp.func
 def update_terrain_levels(state: Any, env: int, min_distance: float, promote_at: float, demote_at: float) -> None:
     """Change the level after an episode. Past the highest level, it is drawn uniformly.
 
@@ -100,11 +130,7 @@ def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: floa
     """
     first = qpos_of(state, root_body)
     put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))
-    column = (state.first_env[0] + env) % state.tiles.patches.shape[1]
-    patch = wp.int32(0)
-    if state.tiles.patches.shape[2] > 1:
-        patch = uniform_int(state, env, state.tiles.patches.shape[2])
-    center = state.tiles.patches[state.levels[env], column, patch]
+    center = drawn_patch(state, env)
     x = center[0] + uniform(state, env, -spread, spread)
     y = center[1] + uniform(state, env, -spread, spread)
     height = surface_at(state.ground, x, y)[0]

@@ -4,7 +4,7 @@ The terms of each stage of a step become one Warp kernel (`shoal.mdp.stages`)::
 
     act        actions -> controls
     physics    with `on_nan` stop: the physics' inputs are kept       shoal.sim.nan.history
-               `decimation` physics steps                             shoal.sim.engines
+               `decimation` physics steps, actions act before each    shoal.sim.engines
     reward     contacts, terminations, rewards, metrics
     close      as in every task                                       shoal.sim.task
     reset      where done: a new episode's first state

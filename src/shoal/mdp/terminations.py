@@ -8,7 +8,7 @@ from shoal.mdp.annotations import Contacts, Joints
 from shoal.mdp.base import projected_gravity
 from shoal.mdp.contact_rewards import undesired_contacts
 from shoal.mdp.ground import base_height
-from shoal.mdp.levels import out_of_terrain_bounds  # noqa: F401  Named here.
+from shoal.mdp.levels import out_of_terrain_bounds, terrain_edge_reached  # noqa: F401  Named here.
 from shoal.mdp.needs import FreeJointState
 
 

@@ -65,6 +65,8 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         """Terrain level of each environment, counted from 0."""
         self.tiles = Tiles()
         self.tiles.patches = wp.array(self.terrain.patches, dtype=wp.vec2, device=self.device)
+        self.tiles.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
+        self.tiles.size = self.terrain.cell * round(config.tile_size / self.terrain.cell)
         self.tiles.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
         self.tiles.lowest = config.only_level or 0
         self.tiles.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
