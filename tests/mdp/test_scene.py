@@ -158,7 +158,7 @@ def test_an_object_of_a_file_and_its_place_are_flags(tmp_path: Path) -> None:
         (mdp.Object("mjcf", file="nothing.xml"), r"^env\.objects\.x cannot be made: .*nothing\.xml"),
         (
             mdp.Object("geom", type="box", size=(0.0, 0.1, 0.1)),
-            "^The model of Fixed \(see line .* does not compile: .*size",
+            r"^The model of Fixed \(see line .* does not compile: .*size",
         ),
     ],
 )
