@@ -123,10 +123,10 @@ class Drawing:
         found: dict[tuple[Kind, bool], Instances] = {}
         for (kind, clear), at in indices.items():
             if kind:
-                rows = table[at]
-                scales = rows[:, 12:15] if kind[0] in _UNITS else np.ones((len(at), 3), np.float32)
-                turns = rows[:, 3:12].reshape(-1, 3, 3)
-                found[kind, clear] = Instances(envs[at], rows[:, :3], turns, scales, rows[:, 15:])
+                own = table[at]
+                scales = own[:, 12:15] if kind[0] in _UNITS else np.ones((len(at), 3), np.float32)
+                turns = own[:, 3:12].reshape(-1, 3, 3)
+                found[kind, clear] = Instances(envs[at], own[:, :3], turns, scales, own[:, 15:])
         return found
 
 
