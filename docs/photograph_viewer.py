@@ -7,7 +7,6 @@ python docs/photograph_viewer.py
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +31,7 @@ def main() -> None:
             url = next(line.split()[1] for line in viewer.stdout or () if line.startswith("Viewer:"))
             take(url)
         finally:
-            viewer.send_signal(signal.SIGINT)
+            viewer.terminate()
 
 
 def take(url: str) -> None:

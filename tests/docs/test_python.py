@@ -10,6 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 from support.documented import ROOT, pages
@@ -83,7 +84,7 @@ class Display:
     def update(self, figure: Figure) -> None:
         """Keep the steps of the curve."""
         figure.canvas.draw()
-        self.drawn.append([float(x) for x in figure.axes[0].lines[0].get_xdata()])
+        self.drawn.append(np.asarray(figure.axes[0].lines[0].get_xdata()).tolist())
 
 
 def test_the_cells_of_the_notebook_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
