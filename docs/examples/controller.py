@@ -89,7 +89,7 @@ class Controller:
                 x, y, turn = self.commands[acted["parameters"]["command"]]
                 phases = self.clock(acted) + np.array(acted["shift"])
                 if np.hypot(x, y) + abs(turn) > acted["parameters"].get("command_threshold", 0.05):
-                    lift = acted["swing"] * np.maximum(0, -np.sin(2 * np.pi * phases))
+                    lift = acted["swing"] * np.maximum(0, -np.sin(2 * np.pi * phases)) ** 2
             moved.extend(lift)
         return np.array(moved)
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COMMANDS = documented_commands()
-DEMO_LINE = "python3 -m pip install uv && uv run shoal demo"
-TRAIN_LINE = "python3 -m pip install uv && uv run train Cartpole-Swingup"
+DEMO_LINE = "python3 -m pip install uv && make setup && uv run shoal demo"
+TRAIN_LINE = "uv run train Cartpole-Swingup"
 TEST_LINE = "uv run pytest"
 LAUNCHED = {
     "TORCHELASTIC_RUN_ID": "none",
@@ -113,7 +113,7 @@ def test_a_command_for_gpus_is_planned_as_shown(
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpus, "read_inventory", lambda: machine_of(command.gpus or 0))
-    words = shlex.split(command.text)
+    words = shlex.split(command.text.removeprefix("uv run "))
     while "=" in words[0]:
         monkeypatch.setenv(*words.pop(0).split("=", 1))
     if words[0] == "torchrun":  # Be the first of its ranks.
@@ -136,7 +136,7 @@ def test_a_command_for_gpus_is_planned_as_shown(
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each.is_parsed], ids=str)
 def test_a_command_that_takes_long_is_at_least_understood(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = shlex.split(command.text)
+    words = shlex.split(command.text.removeprefix("uv run "))
     if "shoal" in words[:-1] and words[(at := words.index("shoal") + 1)] == "train":
         words = words[at:]  # Of `shoal train` and of `python -m ... -m shoal train`.
     if words[:2] == ["shoal", "bench"]:
@@ -236,6 +236,12 @@ tensorboard --logdir logs
 ```sh
 reboot
 ```
+
+<!-- not run of `demo`: a server -->
+```sh
+shoal demo
+train Nowhere
+```
 """
 
 
@@ -247,17 +253,20 @@ def test_commands_are_found_with_their_lines_output_and_comments() -> None:
         (13, "train B --gpu-ids all"),
         (22, "tensorboard --logdir logs"),
         (27, "reboot"),
+        (32, "shoal demo"),
+        (33, "train Nowhere"),
     ]
     assert found[0].shown == ("Error: There is no task 'Nowhere'.", "...")
-    assert [each.exit_code for each in found] == [2, 2, 0, 0, 0]
-    assert [each.gpus for each in found] == [None, None, 4, None, None]
-    assert [each.is_run for each in found] == [True, True, False, False, True]
+    assert [each.exit_code for each in found] == [2, 2, 0, 0, 0, 0, 0]
+    assert [each.gpus for each in found] == [None, None, 4, None, None, None, None]
+    assert [each.is_run for each in found] == [True, True, False, False, True, False, True]
 
 
 @pytest.mark.parametrize(
     ("text", "small"),
     [
         (TRAIN_LINE, "train Cartpole-Swingup --num-envs 64 --max-iterations 2"),
+        (DEMO_LINE, "shoal demo"),
         ("train A", "train A --num-envs 64 --max-iterations 2"),
         ("train A --max-iterations 600", "train A --max-iterations 600 --num-envs 64 --max-iterations 12 --no-export"),
         (

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-README = ROOT / "README.md"
 PACKAGE = ROOT / "src" / "shoal"
 each_page = pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -39,8 +38,8 @@ def test_links_are_found() -> None:
     assert links_of(text) == ["b.md", "c.svg", "f.md#g"]
 
 
-def test_the_readme_names_every_package() -> None:
-    page = README.read_text(encoding="utf-8")
+def test_the_page_of_the_architecture_names_every_package() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert {name for name in packages if f"`{name}/`" not in page} == set()
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from shoal.errors import UsageError
 from shoal.mdp.config import TermsConfig, task_config
+from shoal.mdp.networks import read_network
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import Action, Done, Event, Obs, Reward
 
@@ -68,7 +69,7 @@ def saved(module: nn.Module, path: Path) -> str:
     return str(path / "net.pt")
 
 
-def build(file: str, *, engine: str = "native", device: str = "cpu", **changes: Any) -> TermsTask[TermsConfig]:
+def build(file: str, *, engine: str = "mujoco", device: str = "cpu", **changes: Any) -> TermsTask[TermsConfig]:
     """Build arms whose motors follow a network, and whose episodes end at different times."""
     values = {"scale": 0.5, "saturation_effort": STALL, "velocity_limit": NO_LOAD, **SCALES, **changes}
 
@@ -146,7 +147,7 @@ def compare(task: TermsTask[Any], module: nn.Module, **more: Any) -> list[float]
     return seen
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_an_mlp_acts_before_each_physics_step_as_in_torch_and_forgets_its_inputs_when_an_episode_begins(
     engine: str, tmp_path: Path
 ) -> None:
@@ -156,7 +157,7 @@ def test_an_mlp_acts_before_each_physics_step_as_in_torch_and_forgets_its_inputs
     assert np.ptp(torques) > 2.0
 
 
-@pytest.mark.parametrize("engine", ["native", "warp"])
+@pytest.mark.parametrize("engine", ["mujoco", "mjwarp"])
 def test_an_lstm_acts_as_in_torch_and_begins_each_episode_with_a_state_of_zeros(engine: str, tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = Lstm()
@@ -178,7 +179,8 @@ def test_an_mlp_has_any_of_the_activations_and_may_get_the_speeds_first(
 def test_a_delayed_action_of_a_network_acts_steps_later(tmp_path: Path) -> None:
     torch.manual_seed(0)
     file = saved(mlp(), tmp_path)
-    late, early = (build(file, **more) for more in ({"delay_min_lag": 1, "delay_max_lag": 1}, {}))
+    lags: Any = {"delay_min_lag": 1, "delay_max_lag": 1}
+    late, early = build(file, **lags), build(file)
     for action, before in ((1.0, 0.0), (-2.0, 1.0)):
         for task, sent in ((late, action), (early, before)):
             task.actions.fill_(sent)
@@ -190,7 +192,7 @@ def test_a_delayed_action_of_a_network_acts_steps_later(tmp_path: Path) -> None:
 def test_on_a_gpu_a_network_is_part_of_the_graph_and_computes_what_it_does_on_the_cpu(tmp_path: Path) -> None:
     torch.manual_seed(1)
     file = saved(Lstm(), tmp_path)
-    there, here = (build(file, engine="warp", device=device) for device in ("cuda:0", "cpu"))
+    there, here = (build(file, engine="mjwarp", device=device) for device in ("cuda:0", "cpu"))
     assert there.graph.is_whole
     for _ in range(5):
         for task in (there, here):
@@ -203,10 +205,10 @@ def test_on_a_gpu_a_network_is_part_of_the_graph_and_computes_what_it_does_on_th
 @pytest.mark.parametrize(
     ("module", "said"),
     [
-        (nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1)), r"it has 1\.weight, which is no weight of a"),
+        (nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.Linear(8, 1)), r"it has 1\.weight, which is no weight of"),
         (nn.Sequential(nn.Linear(6, 1), nn.Flatten(), nn.BatchNorm1d(1)), r"it has 2\.weight, which is no"),
         (nn.GRU(2, 1), r"weight_ih_l0 has 3 rows, but those of an LSTM with 1 outputs are 4"),
-        (nn.Sequential(nn.Linear(5, 1)), r"its layers have \[5\] inputs and \[1\] outputs, but must be a chain from an ev"),
+        (nn.Sequential(nn.Linear(5, 1)), r"its layers have \[5\] inputs and \[1\] outputs, but must be a chain from a"),
         (nn.Sequential(nn.Linear(6, 8), nn.Linear(9, 1)), r"its layers have \[6, 9\] inputs and \[8, 1\] outputs"),
         (nn.Sequential(nn.Linear(6, 12)), r"its layers have \[6\] inputs and \[12\] outputs"),
         (nn.Sequential(nn.Linear(2, 129), nn.Linear(129, 1)), r"its layers .* with at most 128 between"),
@@ -215,8 +217,8 @@ def test_on_a_gpu_a_network_is_part_of_the_graph_and_computes_what_it_does_on_th
     ],
 )  # fmt: skip
 def test_a_file_of_another_network_is_refused(module: nn.Module, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"^actions\.x\.network_file .*net\.pt cannot be read \({said}.*state_dict"):
-        build(saved(module, tmp_path))
+    with pytest.raises(UsageError, match=rf"^term\.file .*net\.pt cannot be read \({said}.*state_dict"):
+        read_network("term.file", saved(module, tmp_path), wp.get_device("cpu"))
 
 
 @pytest.mark.parametrize("content", [b"", b"weights", None, mlp()])
@@ -227,11 +229,21 @@ def test_a_file_without_weights_is_refused(content: bytes | nn.Module | None, tm
     elif content is not None:
         file.write_bytes(content)
     with pytest.raises(UsageError, match=r"^actions\.x\.network_file .*net\.pt cannot be read \(.*state_dict"):
-        build(str(file))
+        build(str(file))  # As a term of a task refuses it.
 
 
 def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     module = mlp()
     nn.init.constant_(module[4].bias, np.nan)  # pyright: ignore[reportIndexIssue]
     with pytest.raises(UsageError, match="weights that are not finite"):
-        build(saved(module, tmp_path))
+        read_network("term.file", saved(module, tmp_path), wp.get_device("cpu"))
+
+
+def test_a_run_keeps_the_weights_and_no_replay_is_kept(tmp_path: Path) -> None:
+    file = saved(mlp(), tmp_path)
+    task = build(file)
+    assert task.config.model_files() == {"actions.x.network_file": file}
+    with pytest.raises(
+        UsageError, match=r"^--env\.on-nan stop was asked for, but actions\.x acts before each physics st"
+    ):
+        type(task)(task.config.change(on_nan="stop"), num_envs=1, device="cpu", seed=0)

@@ -156,7 +156,10 @@ def test_an_object_of_a_file_and_its_place_are_flags(tmp_path: Path) -> None:
         (mdp.Object("geom", type="box", sizee=(0.1, 0.1, 0.1)), r"'sizee' is no attribute .* Did you mean 'size'\?"),
         (mdp.Object("box"), r"^env\.objects\.x is 'box', which is no function of shoal\.mdp\.objects"),
         (mdp.Object("mjcf", file="nothing.xml"), r"^env\.objects\.x cannot be made: .*nothing\.xml"),
-        (mdp.Object("geom", type="box", size=(0.0, 0.1, 0.1)), "^The model does not compile: .*size"),
+        (
+            mdp.Object("geom", type="box", size=(0.0, 0.1, 0.1)),
+            r"^The model of Fixed \(see line .* does not compile: .*size",
+        ),
     ],
 )
 def test_an_object_that_cannot_be_is_refused(declared: Any, message: str) -> None:

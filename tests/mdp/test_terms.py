@@ -351,7 +351,7 @@ def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_the
         task.actions.assign(actions)
         task.step()
         phases = (step + 1) * task.step_dt / 0.33 + np.array([0.0, 0.0, 0.5])  # At the end of the step.
-        lifted = np.array([-0.4, 0.2, 0.2]) * np.maximum(0.0, np.sin(2 * np.pi * (phases - 0.5)))
+        lifted = np.array([-0.4, 0.2, 0.2]) * np.maximum(0.0, np.sin(2 * np.pi * (phases - 0.5))) ** 2
         np.testing.assert_allclose(task.ctrl.numpy()[:, targets], poses + walks * lifted + 0.5 * actions, atol=2e-5)
 
 

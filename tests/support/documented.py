@@ -10,7 +10,9 @@ it is said in HTML comments directly above the block:
 - ``<!-- parsed only: reason -->``: its flags are read, and no more.
 - ``<!-- not run: reason -->``: it is left alone.
 
-What is run is made small: `uv run` and uv's own installation are dropped, since the tests already run in the
+A comment with ``of `words` `` before its colon is about the command of the block that contains these words.
+
+What is run is made small: `uv run` and the installation are dropped, since the tests already run in the
 environment; trainings get 64 environments and a hundredth of their iterations, `shoal bench` one short turn. Numbers
 in the output may therefore differ from those on the page. A plan or a refusal is held to the digit. ``...`` stands
 for anything.
@@ -36,6 +38,7 @@ SMALL_BENCH = " --num-envs 64 --iterations 1 --warmup 1 --repeats 1 --seconds 0.
 
 _FENCE = re.compile(r" *```(?P<info>[^\s`]*)[^`]*")
 _COMMENT = re.compile(r"<!-- (?P<text>.*?) -->")
+_OF_ONE = re.compile(r" of `(?P<words>.+?)`(?=:)")
 _PLANNED = re.compile(r"planned on (?P<gpus>\d+) GPUs?")
 _TRAINING = re.compile(r"(^|\s)train\s(?!.*--dry-run)")
 _VARIABLE = (
@@ -94,7 +97,8 @@ class Command:
     @property
     def small(self) -> str:
         """The command as it is run here."""
-        text = self.text.replace("python3 -m pip install uv && ", "").replace("uv run ", "")
+        text = self.text.removeprefix("python3 -m pip install uv && ").removeprefix("make setup && ")
+        text = text.replace("uv run ", "")
         if "shoal bench" in text:
             return text + SMALL_BENCH
         return _small_training(text) if _TRAINING.search(text) else text
@@ -152,9 +156,14 @@ def _commands_of_block(
         elif commands and line:
             commands[-1][2].append(raw)
     return [
-        Command(page=page, line=number, text=text, shown=tuple(shown), comments=comments)
+        Command(page=page, line=number, text=text, shown=tuple(shown), comments=_comments_on(text, comments))
         for number, text, shown in commands
     ]
+
+
+def _comments_on(text: str, comments: tuple[str, ...]) -> tuple[str, ...]:
+    named = {comment: _OF_ONE.search(comment) for comment in comments}
+    return tuple(_OF_ONE.sub("", each) for each, of in named.items() if of is None or of["words"] in text)
 
 
 def script(file: Path) -> ModuleType:

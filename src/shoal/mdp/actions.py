@@ -80,13 +80,15 @@ def gait_joint_position(
 ) -> None:
     """Set the target of a position actuator as `joint_position` does, around a pose that steps in place.
 
-    That is the default pose, and in the second half of each `period` [s], while the foot is in the air, half a sine
-    with an amplitude of `swing` [rad or m] on it. The period of a joint begins `shift`, a share of it, before that of
-    `gait_phase`. Where no speed is commanded there are no steps. Ijspeert, "Central pattern generators for locomotion
-    control in animals and robots", 2008; Johannink et al., "Residual reinforcement learning", arXiv:1812.03201.
+    That is the default pose, and in the second half of each `period` [s], while the foot is in the air, a sine squared
+    with an amplitude of `swing` [rad or m] on it: it begins and ends at rest. The period of a joint begins `shift`, a
+    share of it, before that of `gait_phase`. Where no speed is commanded there are no steps. Ijspeert, "Central pattern
+    generators for locomotion control in animals and robots", 2008; Johannink et al., "Residual reinforcement learning
+    for robot control", arXiv:1812.03201.
     """
     phase = periods_of(state, env, period) + shift[i]
-    lift = wp.max(0.0, -wp.sin(2.0 * wp.pi * phase)) * is_commanded(state, env, command, command_threshold)
+    up = wp.max(0.0, -wp.sin(2.0 * wp.pi * phase))
+    lift = up * up * is_commanded(state, env, command, command_threshold)
     target = actuators[i].default_pos + swing[i] * lift + scale[i] * action
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 

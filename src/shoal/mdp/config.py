@@ -116,6 +116,11 @@ class TermsConfig(MujocoConfig):
                     )
         Curricula(self)  # Refuses what no curriculum can change.
 
+    def model_files(self) -> dict[str, str]:
+        """Return the same, with the weights of actuators."""
+        named = {name: getattr(each, "network_file", "") for name, each in self.terms("actions").items()}
+        return super().model_files() | {f"actions.{name}.network_file": file for name, file in named.items() if file}
+
     def named_roles(self) -> dict[str, str]:
         """Return the patterns that others may contain, as ``{feet}``: `roles`, and those of `role_fields`."""
         return self.roles | {name: getattr(self, name) for name in self.role_fields}

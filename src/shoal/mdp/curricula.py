@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from shoal.config.checks import check, rules_of
 from shoal.errors import ShoalError, UsageError, did_you_mean
-from shoal.mdp.terms import CurriculumTerm, Term
+from shoal.mdp.terms import CurriculumTerm
 
 _CHANGED = {
     "reward_curriculum": ("rewards", "reward_name"),
@@ -174,48 +174,36 @@ def _changes(config: Any, name: str, curriculum: CurriculumTerm) -> Iterator[Cha
     if target not in terms:
         hint = did_you_mean(str(target), terms) or f" There are: {', '.join(terms) or 'none'}."
         raise UsageError(f"{where}.{key} is {target!r}, which is none of the {group}.{hint}")
-    for parameter in curriculum.parameters:
-        if parameter != key and ends:
-            declared = _declared(f"{where}.{parameter}", f"{group}.{target}", terms[target], parameter)
-            values = getattr(curriculum, parameter)
-            values = values if isinstance(values, tuple) else (values,)
-            if len(values) != len(ends):
-                what = "steps" if curriculum.steps else "stages"
-                raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(ends)} {what}.")
-            rule = {parameter: rules_of(type(terms[target]))[parameter]}
-            for stage, value in enumerate((declared, *values)):
-                if not _is_numbers(value) or _count(value) != _count(declared):
-                    raise UsageError(
-                        f"{where}.{parameter} is {value!r} at a step, but {group}.{target}.{parameter} is "
-                        f"{declared!r}: give as many numbers."
-                    )
-                check(replace(terms[target], **{parameter: value}), f"{where}.", rule)
-                for path, label, number in _numbers(f"{group}.{target}.{parameter}", f"{name}/{parameter}", value):
-                    yield Change(name, stage, path, f"Curriculum/{label}", number)
+    for parameter in curriculum.parameters if ends else ():
+        if parameter == key:
+            continue
+        declared, values = getattr(terms[target], parameter, None), getattr(curriculum, parameter)
+        values = values if isinstance(values, tuple) else (values,)
+        if not _numbers(declared):
+            known = [each.name for each in fields(terms[target]) if _numbers(getattr(terms[target], each.name))]
+            raise UsageError(
+                f"{where}.{parameter} changes {group}.{target}.{parameter}, which is no number of it: it has "
+                f"{', '.join(known)}."
+            )
+        if len(values) != len(ends):
+            what = "steps" if curriculum.steps else "stages"
+            raise UsageError(f"{where}.{parameter} has {len(values)} values for {len(ends)} {what}.")
+        rule, is_range = {parameter: rules_of(type(terms[target]))[parameter]}, isinstance(declared, tuple)
+        for stage, value in enumerate((declared, *values)):
+            if isinstance(value, tuple) != is_range or len(_numbers(value)) != len(_numbers(declared)):
+                raise UsageError(
+                    f"{where}.{parameter} is {value!r} at a step, but {group}.{target}.{parameter} is "
+                    f"{declared!r}: give as many numbers."
+                )
+            check(replace(terms[target], **{parameter: value}), f"{where}.", rule)
+            for at, number in enumerate(_numbers(value)):
+                end = _ENDS[at] if len(_numbers(value)) == len(_ENDS) else f"_{at}"
+                path, label = (f".{at}", end) if is_range else ("", "")
+                path, label = f"{group}.{target}.{parameter}{path}", f"Curriculum/{name}/{parameter}{label}"
+                yield Change(name, stage, path, label, float(number))
 
 
-def _declared(where: str, path: str, term: Term, parameter: str) -> Any:
-    """Return the declared value of what a curriculum changes: a number or a range."""
-    known = [each.name for each in fields(term) if _is_numbers(getattr(term, each.name))]
-    if parameter not in known:
-        raise UsageError(f"{where} changes {path}.{parameter}, which is no number of it: it has {', '.join(known)}.")
-    return getattr(term, parameter)
-
-
-def _is_numbers(value: object) -> bool:
-    if isinstance(value, tuple):
-        return all(map(_is_numbers, value))
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _count(value: object) -> int:
-    return len(value) if isinstance(value, tuple) else 0
-
-
-def _numbers(path: str, label: str, value: Any) -> Iterator[tuple[str, str, float]]:
-    if not isinstance(value, tuple):
-        yield path, label, float(value)
-        return
-    for at, each in enumerate(value):
-        end = _ENDS[at] if len(value) == len(_ENDS) else f"_{at}"
-        yield f"{path}.{at}", f"{label}{end}", float(each)
+def _numbers(value: object) -> tuple[float, ...]:
+    """Return a number, or the numbers of several; none of what is something else."""
+    numbers: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+    return numbers if all(isinstance(each, int | float) and not isinstance(each, bool) for each in numbers) else ()

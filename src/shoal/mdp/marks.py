@@ -10,7 +10,6 @@ import numpy as np
 
 from shoal.mdp.terms import Metric, MetricTerm
 from shoal.sim.render.marks import BLUE, Arrow, Mark
-from shoal.sim.render.surroundings import extent
 
 if TYPE_CHECKING:
     from shoal.mdp.binding import Bound
@@ -19,8 +18,6 @@ FunctionT = TypeVar("FunctionT")
 Marks = Callable[[Any, int, Mapping[str, np.ndarray]], Sequence[Mark]]
 _SECONDS = 0.5
 """An arrow is as long as the way, or the turn, of so much time [s]."""
-_ABOVE = 0.1
-"""Height of arrows above the robot [m]."""
 _APART = (0.0, 0.0, 0.04)
 """From the commanded arrows to the actual ones, so that neither hides the other [m]."""
 
@@ -61,9 +58,3 @@ def twist_arrows(task: Any, first: int, row: Mapping[str, np.ndarray]) -> list[M
     commanded = [Arrow(start, _SECONDS * to_world @ (x, y, 0.0)), Arrow(start, _SECONDS * turn * up)]
     start = start + _APART
     return [*commanded, Arrow(start, _SECONDS * lin_vel, BLUE), Arrow(start, _SECONDS * qvel[5] * up, BLUE)]
-
-
-def height_of_arrows(model: mujoco.MjModel, qpos: np.ndarray) -> float:
-    """Return the height above the base of arrows that nothing of the robot in a pose, (nq,), hides [m]."""
-    _, highest = extent(model, qpos)
-    return float(highest[2] - qpos[2]) + _ABOVE

@@ -25,9 +25,9 @@ _REMEDY = (
 class NetworkData:
     """A network, and what it remembers of each joint."""
 
-    weights: wp.array[wp.float32]
-    """Of each output of each layer, or of each gate of an LSTM, those of the inputs, of the layer's own last outputs
-    if it is an LSTM, and the bias."""
+    weights: wp.array[wp.vec4]
+    """Of each four outputs of a linear layer, or of the four gates of each output of an LSTM's: those of the inputs, of
+    the layer's own last outputs if it is an LSTM's, and the bias."""
     layers: wp.array[wp.vec4i]
     """Of each layer the inputs, the outputs, how many of these it remembers, and the place of its first weight."""
     columns: wp.int32
@@ -45,7 +45,7 @@ def read_network(path: str, file: str, device: wp.Device) -> Any:
     with refusing(Path(file).expanduser(), _REMEDY, f"{path} "):
         layers, weights = _layers_of(read_tensors(Path(file).expanduser()))
     network = NetworkData()
-    network.weights = wp.array(weights, dtype=wp.float32, device=device)
+    network.weights = wp.array(weights, dtype=wp.vec4, device=device)
     network.layers = wp.array(layers, dtype=wp.vec4i, device=device)
     network.columns = layers[0][0] + 2 * sum(kept for _, _, kept, _ in layers)
     return network
@@ -54,7 +54,7 @@ def read_network(path: str, file: str, device: wp.Device) -> Any:
 def _layers_of(tensors: Any) -> tuple[list[tuple[int, int, int, int]], np.ndarray]:
     """Return `layers` and `weights` of a `state_dict` of torch's, whose layers are in their order."""
     left = {name: each.float().numpy() for name, each in tensors.items()}
-    layers, weights = list[tuple[int, int, int, int]](), np.zeros(0)
+    layers, weights = list[tuple[int, int, int, int]](), np.zeros((0, 4))
     while left:
         name = next(iter(left))
         names = (name, name.replace("_ih_", "_hh_")) if "weight_ih_l" in name else (name,)
@@ -64,12 +64,13 @@ def _layers_of(tensors: Any) -> tuple[list[tuple[int, int, int, int]], np.ndarra
         biases = [each.replace("weight", "bias") for each in names]
         bias = sum((left.pop(each) for each in biases if each in left), np.zeros(len(parts[0])))
         kept = parts[1].shape[1] if len(parts) > 1 else 0
-        layers.append((parts[0].shape[1], kept or len(parts[0]), kept, weights.size))
-        weights = np.concatenate([weights, np.column_stack([*parts, bias]).ravel()])
-        if kept and len(parts[0]) != 4 * kept:
-            raise ValueError(
-                f"{name} has {len(parts[0])} rows, but those of an LSTM with {kept} outputs are {4 * kept}"
-            )
+        rows = np.column_stack([*parts, bias])
+        if kept and len(rows) != 4 * kept:
+            raise ValueError(f"{name} has {len(rows)} rows, but those of an LSTM with {kept} outputs are {4 * kept}")
+        layers.append((parts[0].shape[1], kept or len(rows), kept, len(weights)))
+        rows = np.pad(rows, ((0, -len(rows) % 4), (0, 0)))
+        fours = np.arange(len(rows)).reshape(4, -1).T if kept else np.arange(len(rows)).reshape(-1, 4)
+        weights = np.concatenate([weights, rows[fours].transpose(0, 2, 1).reshape(-1, 4)])
     inputs, outputs = ([each[at] for each in layers] or [0] for at in (0, 1))
     if inputs[1:] != outputs[:-1] or inputs[0] % 2 or outputs[-1] != 1 or max(inputs) > WIDEST:
         raise ValueError(
@@ -108,25 +109,22 @@ def output_of(network: NetworkData, env: int, i: int, activation: int) -> float:
     for at in range(network.layers.shape[0]):
         layer = network.layers[at]
         kept = layer[2]
-        for row in range(layer[1]):
+        for four in range(wp.where(kept > 0, kept, (layer[1] + 3) // 4)):
+            first = layer[3] + four * (layer[0] + kept + 1)
             sums = wp.vec4()
-            for gate in range(wp.where(kept > 0, 4, 1)):
-                first = layer[3] + (gate * layer[1] + row) * (layer[0] + kept + 1)
-                total = wp.float32(0.0)
-                for k in range(layer[0]):
-                    total += network.weights[first + k] * values[k]
-                for k in range(kept):
-                    total += network.weights[first + layer[0] + k] * network.memory[env, own + k]
-                sums[gate] = total + network.weights[first + layer[0] + kept]
+            for k in range(layer[0]):
+                sums += network.weights[first + k] * values[k]
+            for k in range(kept):
+                sums += network.weights[first + layer[0] + k] * network.memory[env, own + k]
+            sums += network.weights[first + layer[0] + kept]
             if kept > 0:
-                # The cell is its own alone, but the last output is every row's.
-                cell = sigmoid(sums[1]) * network.memory[env, own + kept + row] + sigmoid(sums[0]) * wp.tanh(sums[2])
-                network.memory[env, own + kept + row] = cell
-                outputs[row] = sigmoid(sums[3]) * wp.tanh(cell)
-            elif at < network.layers.shape[0] - 1:
-                outputs[row] = activated(activation, sums[0])
+                cell = sigmoid(sums[1]) * network.memory[env, own + kept + four] + sigmoid(sums[0]) * wp.tanh(sums[2])
+                network.memory[env, own + kept + four] = cell
+                outputs[four] = sigmoid(sums[3]) * wp.tanh(cell)
             else:
-                outputs[row] = sums[0]
+                is_last = at == network.layers.shape[0] - 1
+                for k in range(4):
+                    outputs[4 * four + k] = wp.where(is_last, sums[k], activated(activation, sums[k]))
         for row in range(layer[1]):
             values[row] = outputs[row]
             if kept > 0:

@@ -3,7 +3,6 @@
 import logging
 from pathlib import Path
 from types import FunctionType
-from typing import Any
 
 import mujoco
 import numpy as np
@@ -98,7 +97,9 @@ def checked(model: mujoco.MjModel, config: TermsConfig) -> mujoco.MjModel:
 
 def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:
     """Return an object by itself, free, fixed or moved as it is declared at `path`."""
-    function = _function(path, term)
+    from shoal.mdp.functions import named_function  # It needs Warp.
+
+    function = named_function(term.func, "objects", path, FunctionType)
     try:
         spec: mujoco.MjSpec = function(**{each: getattr(term, each) for each in term.parameters})
     except (UsageError, TypeError, ValueError) as error:
@@ -120,15 +121,6 @@ def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:
             spec.delete(joint)
         body.mocap = term.base == "mocap"
     return spec
-
-
-def _function(path: str, term: ObjectTerm) -> Any:
-    """Return the function of an object."""
-    if not isinstance(term.func, str):
-        return term.func
-    from shoal.mdp.functions import named_function  # It needs Warp.
-
-    return named_function(term.func, "objects", path, FunctionType)
 
 
 def _begin_in_keyframe(model: mujoco.MjModel, name: str, objects: list[str]) -> None:

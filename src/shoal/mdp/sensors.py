@@ -38,11 +38,6 @@ _REDUCE = ("none", "mindist", "maxforce", "netforce")
 """In MuJoCo's order."""
 
 
-def _is_sensed(term: ContactTerm) -> bool:
-    """Whether contacts are MuJoCo's, and not those of a function."""
-    return term.func == "touches"
-
-
 class _Sensors:
     """Adds sensors to a model."""
 
@@ -105,7 +100,7 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
             raise UsageError(f"sensors.{name} is '{term.func}', which is no sensor of MuJoCo's.{hint}")
         sensors.add(f"sensors.{name}", term, _OBJECTS, _REFERENCES, type=types[str(term.func)], cutoff=term.cutoff)
     for name, term in config.terms("contacts").items():
-        if _is_sensed(term):
+        if term.func == "touches":
             wrong = next((each for each in term.fields if each not in CONTACT_FIELDS), None)
             if wrong or (term.force_threshold and "force" not in term.fields):
                 why = f"has '{wrong}'" if wrong else "lacks 'force', which its force_threshold needs"
@@ -137,7 +132,7 @@ def bind_contacts(
     struct: Any = ContactData
     for name, term in terms.items():
         contact = binder.structs[name] = struct()
-        is_sensed = _is_sensed(term)
+        is_sensed = term.func == "touches"  # MuJoCo's, and not those of a function.
         bound = _bind_sensed(binder, name, term) if is_sensed else binder.bind(f"contacts.{name}", term, "contacts")
         if not bound.of:
             raise ShoalError(f"contacts.{name} tracks nothing: its function must take i, and geoms or bodies after it.")

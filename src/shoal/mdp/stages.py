@@ -1,10 +1,10 @@
 """The text of the kernels of a step, from the terms of each stage."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, UsageError
 from shoal.mdp.accesses import model_field, uses, writes
 from shoal.mdp.annotations import before_of
 from shoal.mdp.binding import Binder, Bound, TorchBound
@@ -38,12 +38,13 @@ class BoundTerms:
     """What is kept of the last values of observations and actions."""
 
 
-def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mapping[str, str]) -> list[Source]:
-    """Return the kernels of all stages. `first` has fields of `MjData`, and the arrays that these begin episodes with.
+WRITTEN = ("actions", "terms", "metric_values", "done_terms", "terminated", "truncated", "done", "moved", "age")
+WRITTEN += ("commands_held", "command_left", "event_left")
+"""Arrays of the task that the text names, beside `lags`, `obs_<group>`, and arrays of its own."""
 
-    They name these arrays: `actions`, `terms`, `metrics`, `done_terms`, `terminated`, `truncated`, `done`, `moved`,
-    `commands_held`, `command_left`, `event_left`, `age`, `lags`, and `obs_<group>`.
-    """
+
+def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Iterable[str]) -> list[Source]:
+    """Return the kernels of all stages. Episodes begin with the array `first_<name>` of each field of `MjData` here."""
     called: tuple[Any, ...] = (track_contact, count_time, clear_contact)
     called += (happens, uniform, uniform_int, remember, recall)
     binder.functions |= {function.func.__name__: function for function in called}
@@ -57,7 +58,7 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Map
         *after_physics,
         _reset(config, terms, binder, first),
         _interval(config, terms, binder),
-        _startup(config, terms),
+        Source("startup", [bound.call() for _, bound in _of_mode(config, terms, "startup")]),
         place,
         *observing,
         _record(terms),
@@ -92,6 +93,12 @@ def _act(config: TermsConfig, terms: BoundTerms, binder: Binder) -> tuple[Source
             binder.memories.append(f"{path.replace('.', '_')}_delay")
             source.add(*kept, f"value = {acting}", depth=1)
         if bound.is_updated:
+            if config.on_nan == "stop":
+                raise UsageError(
+                    f"--env.on-nan stop was asked for, but {path} acts before each physics step, which a replay does "
+                    "not: pass --env.on-nan reset."
+                )
+            binder.arrays["physics_step"] = 0  # The task passes another.
             acting = acting if kept else f"state.action[env, {first} + i]"
             actuate.add(f"if i < {count}:", f"    {bound.call('i', acting, 'physics_step')}")
             actuate.columns = max(actuate.columns, count)
@@ -169,11 +176,12 @@ def _reward(terms: BoundTerms, binder: Binder) -> Source:
     read = frozenset[str]().union(*map(uses, binder.all_functions()))
     followed = [binder.name_function(each) for name, each in terms.followed.items() if name in read]
     source.add(*(f"{name}(state, env)" for name in followed))
-    source.add(*(f"metrics[env, {column}] = {bound.call()}" for column, bound in enumerate(terms.metrics.values())))
+    for column, bound in enumerate(terms.metrics.values()):
+        source.add(f"metric_values[env, {column}] = {bound.call()}")
     return source
 
 
-def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mapping[str, str]) -> Source:
+def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Iterable[str]) -> Source:
     """The first state, reset events, commands, and all that is remembered of the episode before."""
     source = Source("reset")
     source.add(
@@ -188,8 +196,8 @@ def _reset(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Mappin
         source.add(f"for i in range({memory}.shape[1]):", f"    {memory}[env, i] = {memory}.dtype(0.0)")
     if any("sensor_history" in uses(each) for each in binder.all_functions()):
         source.add("for i in range(state.sensor_history.shape[1]):", "    state.sensor_history[env, i] = 0.0")
-    for name, array in first.items():
-        source.add(f"for i in range({array}.shape[0]):", f"    state.{name}[env, i] = {array}[i]")
+    for name in first:
+        source.add(f"for i in range(first_{name}.shape[0]):", f"    state.{name}[env, i] = first_{name}[i]")
     source.add(*(bound.call() for _, bound in _of_mode(config, terms, "reset")))
     drawn = [_command(config, terms, binder, at, name, is_new="True") for at, name in enumerate(terms.commands)]
     source.add(*_unless_held(drawn))
@@ -226,13 +234,6 @@ def _interval(config: TermsConfig, terms: BoundTerms, binder: Binder) -> Source:
         source.add(bound.call(), *_moves(bound), depth=1)
     if source.lines:
         source.lines[:0] = ["if done[env]:", "    return"]
-    return source
-
-
-def _startup(config: TermsConfig, terms: BoundTerms) -> Source:
-    """Startup events."""
-    source = Source("startup")
-    source.add(*(bound.call() for _, bound in _of_mode(config, terms, "startup")))
     return source
 
 

@@ -37,10 +37,9 @@ from shoal.mdp.curricula import Curricula
 from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import generate, struct_of
-from shoal.mdp.marks import height_of_arrows
 from shoal.mdp.names import Names
 from shoal.mdp.scene import checked, compile_scene
-from shoal.mdp.stages import stages_of
+from shoal.mdp.stages import WRITTEN, stages_of
 from shoal.mdp.state import state_of
 from shoal.mdp.torch_terms import TorchTerms
 from shoal.sim.engines.build import build_engine, declared_capacities
@@ -49,6 +48,7 @@ from shoal.sim.graphs import Call, HostStage, torch_stream
 from shoal.sim.nan.dump import Dump
 from shoal.sim.nan.history import History
 from shoal.sim.render.marks import Mark
+from shoal.sim.render.surroundings import extent
 from shoal.sim.task import Stage, Task
 from shoal.sim.validation import check_best_metric
 
@@ -131,7 +131,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     @cached_property
     def height_of_arrows(self) -> float:
         """The height above the base of arrows that nothing of the robot hides [m]."""
-        return height_of_arrows(self.model, self.home())
+        _, highest = extent(self.model, self.home())
+        return float(highest[2] - self.home()[2]) + 0.1
 
     followed: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Functions `(state, env)` that write arrays of `own_state` in each step, after terminations and rewards, by the
@@ -173,13 +174,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.model = self.build_model(config)
         if config.physics_dt is not None:
             self.model.opt.timestep = config.physics_dt
-        self.engine = build_engine(
-            self.model,
-            config,
-            num_envs=self.num_envs,
-            device=self.device,
-            declared=declared_capacities(type(self), config),
-        )
+        declared = declared_capacities(type(self), config)
+        self.engine = build_engine(self.model, config, num_envs=self.num_envs, device=self.device, declared=declared)
         self.resets_diverged = config.on_nan == "reset"
         self.qpos, self.qvel, self.ctrl = (self.data(name) for name in ("qpos", "qvel", "ctrl"))
         self.checked_state = self.qpos, self.qvel
@@ -211,26 +207,20 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.action = self.array("action", self.num_actions)
         self.age = self.array("age", dtype=wp.int32)
         self.done_terms = self.array("done_terms", max(1, len(self.bound.terminations)), dtype=wp.bool)
-        names = ("actions", "terms", "done_terms", "terminated", "truncated", "done", "moved", "age")
-        left = {"command_left": len(self.bound.commands), "event_left": [*modes.values()].count("interval")}
-        timers = {name: self.array(name, max(1, count)) for name, count in left.items()}
-        self.timers = (*timers.values(),)
-        arrays: dict[str, wp.array] = {
-            **{name: getattr(self, name) for name in names},
-            **timers,
-            **{f"obs_{group}": array for group, array in self.obs.items()},
-        }
-        made = {"metrics": "metric_values", "commands_held": "commands_held"}
-        arrays |= {name: getattr(self, each) for name, each in made.items() if hasattr(self, each)}
-        first = {f"first_{name}": (name, row) for name, row in self.first_state().items()}
+        self.command_left = self.array("command_left", max(1, len(self.bound.commands)))
+        self.event_left = self.array("event_left", max(1, [*modes.values()].count("interval")))
+        self.timers = (self.command_left, self.event_left)
+        first = self.first_state()
         self.binder.arrays |= {
-            array: wp.array(row, dtype=dtype_of(name, row), device=self.device) for array, (name, row) in first.items()
+            f"first_{name}": wp.array(row, dtype=dtype_of(name, row), device=self.device) for name, row in first.items()
         }
-        sources = stages_of(self.config, self.bound, self.binder, {name: array for array, (name, _) in first.items()})
+        sources = stages_of(self.config, self.bound, self.binder, first)
         self.records = {
             name: wp.zeros((self.num_envs, len(bound.columns)), dtype=wp.float32, device=self.device)
             for name, bound in self.bound.recorders.items()
         }
+        arrays: dict[str, wp.array] = {name: getattr(self, name) for name in WRITTEN if hasattr(self, name)}
+        arrays |= {f"obs_{group}": array for group, array in self.obs.items()}
         arrays |= {f"recorders_{name}": array for name, array in self.records.items()}
         arrays |= {name: self.array(name, columns) for name, columns in self.bound.rings.columns.items()}
         if self.bound.rings.lags:
@@ -247,16 +237,14 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.state_values = state_of(self, sources)
         """What the functions of terms read, by name."""
         state = struct_of(self.state_values)
-        arguments = {"state": state, "numbers": self.numbers, "physics_step": 0, **arrays, **values}
-        arguments |= self.binder.arrays
+        arguments = {"state": state, "numbers": self.numbers, **arrays, **values, **self.binder.arrays}
         self._kernels = generate(sources, self.binder.functions, arguments)
         self.torch_terms = TorchTerms(self.binder.torch, values, self.state_values, self.binder.arrays, self.numbers)
         """Terms that run outside of the captured step."""
 
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
-        if "actuate" in self._kernels:
-            self.engine.actuate = lambda at: self._run("actuate", physics_step=at)
+        self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -333,8 +321,8 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.curricula.restore({name: each.tolist() for name, each in counts.items()})
         self._apply_curricula()
 
-    def _run(self, name: str, **other: Any) -> None:
-        """Launch a generated kernel, if there is one of this name, with other arguments.
+    def _run(self, name: str, physics_step: int = 0) -> None:
+        """Launch a generated kernel, if there is one of this name.
 
         Raises:
             ShoalError: Warp does not compile its functions.
@@ -344,7 +332,10 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         generated = self._kernels[name]
         dim = (self.num_envs, generated.columns) if generated.columns else None
         try:
-            self.launch(generated.kernel, [*(generated.arguments | other).values()], dim=dim)
+            given = {
+                name: physics_step if name == "physics_step" else each for name, each in generated.arguments.items()
+            }
+            self.launch(generated.kernel, [*given.values()], dim=dim)
         except Exception as error:
             if "Error while parsing function" not in str(error):  # Warp says it in errors of any class.
                 raise

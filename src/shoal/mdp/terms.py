@@ -164,7 +164,7 @@ class MetricTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class RecorderTerm(Term):
-    """Columns that are recorded, by a function of observations."""
+    """Columns that are recorded of each step, by a `wp.func` of observations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -246,8 +246,8 @@ def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
 
 def _whole_numbers(func: Function) -> set[str]:
     """Return the parameters that a function annotates as integers; of one that a string names, none are known."""
-    annotations = getattr(getattr(func, "func", func), "__annotations__", {})
-    kinds = {name: getattr(kind, "__name__", str(kind)).rpartition(".")[2] for name, kind in annotations.items()}
+    annotations = getattr(getattr(func, "func", func), "__annotations__", {}).items()
+    kinds = {name: str(getattr(kind, "__name__", kind)).rpartition(".")[2] for name, kind in annotations}
     return {name for name, kind in kinds.items() if kind in {"int", "int32"}}
 
 
@@ -287,11 +287,6 @@ def _type_of(value: object) -> Any:
 def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
     """Declare a reward term."""
     return declare(RewardTerm, func, {"weight": _as_floats(weight), **params})
-
-
-def Done(func: Function, *, time_out: bool = False, **params: Value) -> DoneTerm:
-    """Declare a termination, or with `time_out` a truncation."""
-    return declare(DoneTerm, func, {"time_out": time_out, **params})
 
 
 def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Term) -> ObsTerm:
@@ -342,19 +337,23 @@ def Command(
     return declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
 
 
-def Action(func: Function, **params: Value) -> ActionTerm:
-    """Declare an action."""
-    return declare(ActionTerm, func, params)
+def _declarer(base: type[TermT]) -> Callable[..., TermT]:
+    """Return the function that declares terms of a class, of which nothing but parameters is to be given."""
+
+    def make(func: Function, **params: Value) -> TermT:
+        return declare(base, func, params)
+
+    make.__name__ = make.__qualname__ = base.__name__.removesuffix("Term")
+    make.__doc__ = base.__doc__
+    return make
 
 
-def Metric(func: Function, **params: Value) -> MetricTerm:
-    """Declare a metric."""
-    return declare(MetricTerm, func, params)
-
-
-def Recorder(func: Function, **params: Value) -> RecorderTerm:
-    """Declare what is recorded of each step, beside observations, actions and rewards: a `wp.func` of observations."""
-    return declare(RecorderTerm, func, params)
+Action = _declarer(ActionTerm)
+Done = _declarer(DoneTerm)
+Metric = _declarer(MetricTerm)
+Recorder = _declarer(RecorderTerm)
+Tile = _declarer(TileTerm)
+Object = _declarer(ObjectTerm)
 
 
 def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
@@ -364,16 +363,6 @@ def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
     `secondary_subtree`. The function `near_ground` needs none, and is faster.
     """
     return declare(ContactTerm, func, params)
-
-
-def Tile(func: Function, **params: Value) -> TileTerm:
-    """Declare a kind of tile: a function of `shoal.mdp.tiles` by name, or ``module:function``."""
-    return declare(TileTerm, func, params)
-
-
-def Object(func: Function, **params: Value) -> ObjectTerm:
-    """Declare an object: a function of `shoal.mdp.objects`, or another that returns an `MjSpec`; see `ObjectTerm`."""
-    return declare(ObjectTerm, func, params)
 
 
 def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no other word.
@@ -391,9 +380,8 @@ def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: st
     metric ``Curriculum(..., when="Metrics/error_lin_vel", below=(0.3, 0.2), weight=(-0.01, -0.1))``. Instead of a
     metric's name, a function makes one number of all metrics, which it takes by name.
     """
-    if isinstance(when, str):
-        return declare(CurriculumTerm, func, {"when": when, **params})
-    return declare(CurriculumTerm, func, {"when": when.__name__, **params}, score=staticmethod(when))
+    fixed = {} if isinstance(when, str) else {"score": staticmethod(when)}
+    return declare(CurriculumTerm, func, {"when": getattr(when, "__name__", when), **params}, **fixed)
 
 
 def _as_floats(value: Any) -> Any:

@@ -5,7 +5,7 @@ is read back. History of an environment that diverged is kept until the next `cl
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import mujoco
 import numpy as np
@@ -51,12 +51,13 @@ class History:
     def keep(self) -> None:
         """Launch kernels that keep a step. The controls are set, and the physics come next."""
         for name, (_, words) in self._inputs.items():
-            self._launch(keep_rows, words.shape, [self._divergences, self._kept, words, self._rings[name]])
+            arguments = [self._divergences, self._kept, words, self._rings[name]]
+            wp.launch(keep_rows, words.shape, arguments, device=self._device)
 
     def mark(self, done: wp.array, moved: wp.array) -> None:
         """Launch the kernel that ends a step, and marks states that the task has written since: `done` or `moved`."""
         arguments = [done, moved, self._divergences, self._kept, self._begins]
-        self._launch(advance, self._divergences.shape, arguments)
+        wp.launch(advance, self._divergences.shape, arguments, device=self._device)
 
     def clear(self) -> None:
         """Forget all steps."""
@@ -106,14 +107,6 @@ class History:
         )
         model = save_scene(engine.model)
         return Dump(info=info, model=model, scene=model if scene is None else save_scene(scene), envs=tuple(envs))
-
-    def _launch(self, kernel: Callable[..., None], dim: tuple[int, ...], arguments: list[wp.array]) -> None:
-        wp.launch(
-            kernel,
-            dim=dim,
-            inputs=arguments,
-            device=self._device,
-        )
 
 
 def _integration_states(model: mujoco.MjModel, rows: Mapping[str, np.ndarray]) -> np.ndarray:

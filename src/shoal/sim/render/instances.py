@@ -120,9 +120,14 @@ class Drawing:
         indices: dict[tuple[Kind, bool], list[int]] = defaultdict(list)
         for at, key in enumerate(zip(kinds, (table[:, 18] < 1).tolist(), strict=True)):
             indices[key].append(at)
-        return {
-            (kind, clear): _instances_of(kind, envs[at], table[at]) for (kind, clear), at in indices.items() if kind
-        }
+        found: dict[tuple[Kind, bool], Instances] = {}
+        for (kind, clear), at in indices.items():
+            if kind:
+                own = table[at]
+                scales = own[:, 12:15] if kind[0] in _UNITS else np.ones((len(at), 3), np.float32)
+                turns = own[:, 3:12].reshape(-1, 3, 3)
+                found[kind, clear] = Instances(envs[at], own[:, :3], turns, scales, own[:, 15:])
+        return found
 
 
 class _Kinds(dict[tuple[int, int, int], Kind]):
@@ -134,27 +139,20 @@ class _Kinds(dict[tuple[int, int, int], Kind]):
 
     def __missing__(self, key: tuple[int, int, int]) -> Kind:
         kind, object_type, number = key
-        about: tuple[float, ...] | None = None
+        found: Kind = ()
         if kind in _UNITS:
-            about = ()
+            found = (kind,)
         elif kind in _BY_DATA:
-            about = (int(self._model.geom_dataid[number]),)
+            found = (kind, int(self._model.geom_dataid[number]))
         elif kind == _GEOM.mjGEOM_PLANE:
-            about = (number,)
+            found = (kind, number)
+        elif kind == _GEOM.mjGEOM_CAPSULE and object_type == mujoco.mjtObj.mjOBJ_TENDON:
+            found = (int(_GEOM.mjGEOM_CYLINDER),)  # Its length changes: scaled ends are no spheres.
         elif kind == _GEOM.mjGEOM_CAPSULE:
-            if object_type == mujoco.mjtObj.mjOBJ_TENDON:  # Its length changes: scaled ends are no spheres.
-                kind, about = int(_GEOM.mjGEOM_CYLINDER), ()
-            else:
-                is_site = object_type == mujoco.mjtObj.mjOBJ_SITE
-                about = tuple((self._model.site_size if is_site else self._model.geom_size)[number, :2].tolist())
-        self[key] = found = () if about is None else (kind, *about)
+            is_site = object_type == mujoco.mjtObj.mjOBJ_SITE
+            found = (kind, *(self._model.site_size if is_site else self._model.geom_size)[number, :2].tolist())
+        self[key] = found
         return found
-
-
-def _instances_of(kind: Kind, envs: np.ndarray, rows: np.ndarray) -> Instances:
-    """Return the instances of a kind from their rows of the table."""
-    scales = rows[:, 12:15] if kind[0] in _UNITS else np.ones((len(rows), 3), np.float32)
-    return Instances(envs, rows[:, :3], rows[:, 3:12].reshape(-1, 3, 3), scales, rows[:, 15:])
 
 
 def _mean_of_texture(model: mujoco.MjModel, material: int) -> np.ndarray:

@@ -55,67 +55,22 @@ class GymnasiumTask(TermsTask[TermsConfig]):
         return model
 
 
-class InvertedPendulum(GymnasiumTask):
-    """Keep a pole upright on a cart."""
-
-    config, file, capacities = configs.INVERTED_PENDULUM, "inverted_pendulum.xml", (8, 16)
-
-
-class InvertedDoublePendulum(GymnasiumTask):
-    """Keep a pole upright on a pole on a cart. The constraint force on the cart is observed."""
-
-    config, file, capacities = configs.INVERTED_DOUBLE_PENDULUM, "inverted_double_pendulum.xml", (8, 16)
+def _task(name: str, config: TermsConfig, file: str, *capacities: int) -> type[GymnasiumTask]:
+    """Return a task, with its room for contacts and constraints."""
+    declared = {"config": config, "file": file, "capacities": capacities, "__module__": __name__}
+    return type(name, (GymnasiumTask,), declared)
 
 
-class Reacher(GymnasiumTask):
-    """Touch a target with the tip of an arm of two links."""
-
-    config, file, capacities = configs.REACHER, "reacher.xml", (8, 16)
-
-
-class Pusher(GymnasiumTask):
-    """Push a cylinder to a goal with an arm of seven joints."""
-
-    config, file, capacities = configs.PUSHER, "pusher_v5.xml", (16, 32)
-
-
-class HalfCheetah(GymnasiumTask):
-    """Run with two legs in a plane."""
-
-    config, file, capacities = configs.HALF_CHEETAH, "half_cheetah.xml", (12, 48)
-
-
-class Swimmer(GymnasiumTask):
-    """Swim with three links in a plane."""
-
-    config, file, capacities = configs.SWIMMER, "swimmer.xml", (8, 16)
-
-
-class Hopper(GymnasiumTask):
-    """Hop on one leg in a plane."""
-
-    config, file, capacities = configs.HOPPER, "hopper.xml", (8, 16)
-
-
-class Walker2d(GymnasiumTask):
-    """Walk on two legs in a plane."""
-
-    config, file, capacities = configs.WALKER2D, "walker2d_v5.xml", (16, 48)
-
-
-class Ant(GymnasiumTask):
-    """Walk on four legs."""
-
-    config, file, capacities = configs.ANT, "ant.xml", (16, 64)
-
-
-class Humanoid(GymnasiumTask):
-    """Walk on two legs."""
-
-    config, file, capacities = configs.HUMANOID, "humanoid.xml", (32, 64)
-
-
-class HumanoidStandup(GymnasiumTask):
-    """Stand up from lying on the back."""
-
-    config, file, capacities = configs.HUMANOID_STANDUP, "humanoidstandup.xml", (40, 64)
+InvertedPendulum = _task("InvertedPendulum", configs.INVERTED_PENDULUM, "inverted_pendulum.xml", 8, 16)
+InvertedDoublePendulum = _task(
+    "InvertedDoublePendulum", configs.INVERTED_DOUBLE_PENDULUM, "inverted_double_pendulum.xml", 8, 16
+)
+Reacher = _task("Reacher", configs.REACHER, "reacher.xml", 8, 16)
+Pusher = _task("Pusher", configs.PUSHER, "pusher_v5.xml", 16, 32)
+HalfCheetah = _task("HalfCheetah", configs.HALF_CHEETAH, "half_cheetah.xml", 12, 48)
+Swimmer = _task("Swimmer", configs.SWIMMER, "swimmer.xml", 8, 16)
+Hopper = _task("Hopper", configs.HOPPER, "hopper.xml", 8, 16)
+Walker2d = _task("Walker2d", configs.WALKER2D, "walker2d_v5.xml", 16, 48)
+Ant = _task("Ant", configs.ANT, "ant.xml", 16, 64)
+Humanoid = _task("Humanoid", configs.HUMANOID, "humanoid.xml", 32, 64)
+HumanoidStandup = _task("HumanoidStandup", configs.HUMANOID_STANDUP, "humanoidstandup.xml", 40, 64)

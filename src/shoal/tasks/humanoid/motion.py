@@ -169,6 +169,9 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
     """
     written, joints = io.BytesIO(), len(_joints(model))
     objects = motion.qpos[:, _BASE + joints :].reshape(len(motion.qpos), -1, _BASE).astype(np.float32)
+    poses: dict[str, Any] = (
+        {"object_pos_w": objects[..., :3], "object_quat_w": objects[..., 3:]} if objects.size else {}
+    )
     np.savez_compressed(
         written,
         fps=np.array([motion.fps]),
@@ -180,7 +183,7 @@ def write_motion(file: Path, motion: Motion, model: mujoco.MjModel) -> None:
         body_ang_vel_w=motion.body_ang_vel[:, 1:].astype(np.float32),
         joint_names=np.array(_joints(model)),
         body_names=np.array([model.body(index).name for index in range(1, model.nbody)]),
-        **({"object_pos_w": objects[..., :3], "object_quat_w": objects[..., 3:]} if objects.size else {}),
+        **poses,
     )
     folder_of(file).write(file, written.getbuffer())
 
