@@ -83,8 +83,8 @@ def test_the_project_is_walked_through_with_an_installed_wheel(tmp_path: Path, m
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    assert walk("python", "-c", "import shoal; print(shoal.__file__)").startswith(str(installed.parent))
     assert "train MyRobot, pytest, play MyRobot" in walk("shoal", "new", "my_robot", where=".")
+    assert walk("python", "-c", "import shoal; print(shoal.__file__)").startswith(str(installed.parent))
     walk("python", "-m", "pip", "install", "--quiet", "-e", ".")
     assert "Finished 1 iterations" in walk("train", "MyRobot", *SMALL)
     assert "2 passed" in walk("python", "-m", "pytest", "-q")
