@@ -73,7 +73,7 @@ def test_an_encoder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, in
     install("OSMesa")
     refuse_no_video("cpu", {})
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
-    with pytest.raises(UsageError, match=r"imageio-ffmpeg is not installed: run `uv add 'shoal\[film\]'`"):
+    with pytest.raises(UsageError, match=r"imageio-ffmpeg is not installed: run `uv add 'shoal\[video\]'`"):
         refuse_no_video("cpu", {})
 
 

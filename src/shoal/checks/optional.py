@@ -38,7 +38,7 @@ def refuse_no_video(device: str, environ: Mapping[str, str]) -> None:
     """Refuse a video that cannot be rendered or encoded here."""
     gl = choose_gl(device, environ)
     if importlib.util.find_spec("imageio_ffmpeg") is None:
-        raise UsageError("A video was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[film]'`.")
+        raise UsageError("A video was asked for, but imageio-ffmpeg is not installed: run `uv add 'shoal[video]'`.")
     if gl in _LIBRARIES and find_library(_LIBRARIES[gl]) is None:
         raise UsageError(
             f"A video was asked for, but there is no lib{_LIBRARIES[gl]} to draw with: "
