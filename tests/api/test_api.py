@@ -141,11 +141,6 @@ def test_a_training_returns_its_run_and_hands_out_its_metrics(run: Path, rows: l
     assert (run / "exports" / "policy.onnx").is_file()
 
 
-def test_tables_become_data_frames(run: Path) -> None:
-    pytest.importorskip("pandas")
-    assert shoal.metrics(run).to_pandas()["iteration"].tolist() == [1, 2, 3]
-
-
 @pytest.mark.spawn
 @pytest.mark.slow
 def test_several_workers_train_and_the_error_of_one_is_raised(

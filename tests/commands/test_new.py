@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.venvs import ROOT, python_beside
 
 from shoal.cli import main
 from shoal.errors import UsageError
@@ -17,7 +19,6 @@ from shoal.tasks import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SMALL = ("--gpu-ids", "None", "--num-envs", "8", "--max-iterations", "1", "--no-export")
 
@@ -63,6 +64,32 @@ def test_its_own_test_passes(project: Path) -> None:
     done = subprocess.run(words, cwd=project, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "2 passed" in done.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_the_project_is_walked_through_with_an_installed_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = ["uv", "build", "--quiet", "--wheel", "--out-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(wheel, check=True)
+    built = next(tmp_path.glob("shoal-*.whl"))
+    python = python_beside(tmp_path, "--no-deps", "--force-reinstall", str(built))
+    installed = Path(python).parent
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+    def walk(*words: str, where: str = "my_robot") -> str:
+        """Type a command of the environment; return what it says."""
+        command = [str(installed / words[0]), *words[1:]]
+        done = subprocess.run(command, cwd=tmp_path / where, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "train MyRobot, pytest, play MyRobot" in walk("shoal", "new", "my_robot", where=".")
+    assert walk("python", "-c", "import shoal; print(shoal.__file__)").startswith(str(installed.parent))
+    walk("python", "-m", "pip", "install", "--quiet", "-e", ".")
+    assert "Finished 1 iterations" in walk("train", "MyRobot", *SMALL)
+    assert "2 passed" in walk("python", "-m", "pytest", "-q")
+    shown = walk("play", "MyRobot", "--gpu-ids", "None", "--episodes", "2")
+    assert "2 episodes, with 95% intervals: return " in shown
 
 
 def test_its_readme_is_short_and_names_its_files(project: Path) -> None:

@@ -70,6 +70,13 @@ def test_a_video_is_as_long_as_an_episode_or_as_asked(length: int | None, frames
     assert episodes == replace(play(silent), video=recorded.video_path)
 
 
+def test_a_video_is_not_written_onto_a_directory(tmp_path: Path) -> None:
+    folder = tmp_path / "video.mp4"
+    folder.mkdir()
+    with pytest.raises(UsageError, match=r"--video-path asks for .*, which is a directory: pass a file, such as"):
+        play(replace(config_of("Cartpole-Swingup"), video_path=str(folder)))
+
+
 @draws
 def test_a_video_shows_motion(tmp_path: Path) -> None:
     config = replace(config_of("Cartpole-Swingup"), video_path=str(tmp_path / "video.mp4"), video_length=100)

@@ -10,10 +10,11 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 import torch
 from support.documented import ROOT, pages
-from support.venvs import python_with
+from support.venvs import python_beside, python_with
 
 import shoal
 from shoal import mdp
@@ -21,6 +22,8 @@ from shoal import mdp
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from matplotlib.figure import Figure
 
 EXAMPLES = ROOT / "docs" / "examples"
 GUIDE = (ROOT / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
@@ -68,15 +71,63 @@ def test_the_blocks_of_the_guide_run_one_after_another(tmp_path: Path, monkeypat
     assert len(names["returns"]) == 2
 
 
+class Display:
+    """What a notebook's `display` returns: it draws what changes."""
+
+    def __init__(self) -> None:
+        self.drawn: list[list[float]] = []
+
+    def __call__(self, _: Figure, *, display_id: bool) -> Display:
+        assert display_id
+        return self
+
+    def update(self, figure: Figure) -> None:
+        """Keep the steps of the curve."""
+        figure.canvas.draw()
+        self.drawn.append(np.asarray(figure.axes[0].lines[0].get_xdata()).tolist())
+
+
 def test_the_cells_of_the_notebook_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(mpl.rcParams, "backend", "agg")
     assert any("max_iterations=150" in cell for cell in CELLS)
-    names: dict[str, object] = {}
+    display = Display()
+    names: dict[str, object] = {"display": display}
     for cell in CELLS:
         exec(compile(cell.replace("max_iterations=150", "max_iterations=2, num_envs=64"), "cell", "exec"), names)  # noqa: S102
-    assert isinstance(names["rows"], list)
-    assert [row["iteration"] for row in names["rows"]] == [1, 2]
+    (steps,) = {float(row["Train/total_steps"]) / row["iteration"] for row in shoal.metrics(str(names["run"]))}
+    assert display.drawn == [[steps], [steps, 2 * steps]]
+
+
+@pytest.fixture(scope="module")
+def jupyter(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A Python with kernels of notebooks, and pandas."""
+    return python_beside(tmp_path_factory.mktemp("jupyter"), "nbclient", "ipykernel", "pandas")
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_the_notebook_plots_as_it_trains_and_the_interrupt_button_ends_with_a_checkpoint(
+    jupyter: str, tmp_path: Path
+) -> None:
+    kernel = EXAMPLES.parents[1] / "tests" / "support" / "notebook.py"
+    said = subprocess.run(
+        [jupyter, kernel, EXAMPLES / "notebook.ipynb"], cwd=tmp_path, check=True, capture_output=True, text=True
+    ).stdout
+    plots, stopped, goes_on = said.splitlines()
+    assert int(plots) > 1
+    last = re.fullmatch(r"SIGINT ended the run after iteration (\d+), with a checkpoint.*", stopped)
+    assert last, stopped
+    assert goes_on == f"{int(last[1]) + 1}"
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+def test_tables_become_data_frames(jupyter: str, tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 1, "loss": 0.5}\n{"iteration": 2, "loss": 0.25}\n')
+    code = "import shoal; frame = shoal.metrics('.').to_pandas(); print(type(frame).__name__, frame.loss.sum())"
+    said = subprocess.run([jupyter, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert said == "DataFrame 0.75\n"
 
 
 @pytest.fixture

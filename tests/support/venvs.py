@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,17 +24,31 @@ def python_with(directory: Path, *packages: str) -> str:
 
     The test is skipped, with the reason, where they cannot be installed.
     """
+    made = _new(directory)
+    _install("uv", "pip", "install", "--quiet", "--python", made, *packages, "-e", str(ROOT))
+    return made
+
+
+def python_beside(directory: Path, *packages: str) -> str:
+    """The same with the packages of the present environment, and Shoal's sources, below what is installed there."""
+    made = _new(directory, "--seed")
+    (installed,) = Path(made).parents[1].glob("lib/python*/site-packages")
+    (installed / "beside.pth").write_text(f"{ROOT / 'src'}\n{sysconfig.get_path('purelib')}\n")
+    _install(made, "-m", "pip", "install", "--quiet", *packages)
+    return made
+
+
+def _new(directory: Path, *options: str) -> str:
     if shutil.which("uv") is None:
         pytest.skip("uv makes the environment, and is not installed")
-    made = str(directory / "venv" / "bin" / "python")
-    for words in (
-        ("uv", "venv", "--quiet", "--python", sys.executable, str(directory / "venv")),
-        ("uv", "pip", "install", "--quiet", "--python", made, *packages, "-e", str(ROOT)),
-    ):
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"{packages[-1]} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-    return made
+    _install("uv", "venv", "--quiet", "--python", sys.executable, *options, str(directory / "venv"))
+    return str(directory / "venv" / "bin" / "python")
+
+
+def _install(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"`{' '.join(words)}` failed: {done.stderr.strip().splitlines()[-1]}")
 
 
 def trains_everywhere(python: str, task: str, directory: Path) -> None:

@@ -17,11 +17,11 @@ from shoal.bench.environments import measure_environments
 from shoal.bench.training import PARTS, TOTAL, measure_start, measure_training, train_until_return, watch_training
 from shoal.config import BenchConfig
 from shoal.config.learners import resolve_learner
-from shoal.errors import UsageError, refusing_os_errors
+from shoal.errors import refusing_os_errors
 from shoal.files import folder_of
 from shoal.machine.gpus import visible_gpus
 from shoal.machine.host import cpu_name
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 from shoal.plan.nodes import parse_gpu_ids, plan_workers
 from shoal.provenance import versions
 from shoal.tasks import registry
@@ -59,7 +59,8 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
     devices = [plan_workers(gpu_ids, workers, gpus).devices[0] for workers in config.nproc_per_node]
     if config.learner:
         resolve_learner(config.learner).require()
-    _refuse_unwritable_results(config)
+    if config.json is not None:
+        refuse_unwritable_file("--json", Path(config.json), "bench.json")
     machine = {"cpu": cpu_name(), "cores": os.cpu_count(), "gpus": [gpu.name for gpu in gpus], "versions": versions()}
     report = BenchReport(task=spec.name, machine=machine, num_envs=config.num_envs, threads=config.threads)
     if config.until_return is not None:
@@ -73,16 +74,6 @@ def bench(config: BenchConfig, log: Callable[[str], None]) -> BenchReport:
         with refusing_os_errors(f"The results cannot be written to {file}", "pass another --json"):
             folder_of(file).write(file, json.dumps(asdict(report), indent=2) + "\n")
     return report
-
-
-def _refuse_unwritable_results(config: BenchConfig) -> None:
-    """Refuse a `--json` that cannot be written, before measuring for minutes."""
-    if config.json is None:
-        return
-    file = Path(config.json)
-    if file.is_dir():
-        raise UsageError(f"--json asks for {file}, which is a directory: pass a file, such as {file / 'bench.json'}.")
-    refuse_unwritable("--json", file.parent)
 
 
 def _measure_until_return(config: BenchConfig, wanted: float, report: BenchReport, log: Callable[[str], None]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from shoal.config import ConvertConfig
 from shoal.errors import UsageError
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 
 
 def convert(config: ConvertConfig) -> list[str]:
@@ -41,9 +41,7 @@ def _output(config: ConvertConfig, file: Path) -> Path:
     """Return the path of the output; raise if it cannot be written there."""
     flag = "The default of --output" if config.output is None else "--output"
     output = file.with_name(f"{file.stem}_plain.pt") if config.output is None else Path(config.output)
-    if output.is_dir():
-        raise UsageError(f"{flag} asks for {output}, which is a directory: pass a file, such as {output / 'model.pt'}.")
     if output.exists() and output.samefile(file):
         raise UsageError(f"{flag} asks for {output}, which is the file that is converted: pass another one.")
-    refuse_unwritable(flag, output.parent)
+    refuse_unwritable_file(flag, output, "model.pt")
     return output

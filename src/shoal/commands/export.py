@@ -7,9 +7,8 @@ from textwrap import shorten
 from typing import Any
 
 from shoal.config import ExportConfig
-from shoal.errors import UsageError
 from shoal.plan.checkpoints import run_of
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 from shoal.plan.resume import find_model
 from shoal.plan.rundir import refuse_links
 from shoal.tasks import registry
@@ -65,7 +64,5 @@ def _onnx_file(config: ExportConfig, model: Path) -> Path:
     file = default if config.out is None else Path(config.out)
     if run and config.out is None:
         refuse_links(run)
-    if file.is_dir():
-        raise UsageError(f"--out asks for {file}, which is a directory: pass a file, such as {file / 'policy.onnx'}.")
-    refuse_unwritable("The default of --out" if config.out is None else "--out", file.parent)
+    refuse_unwritable_file("The default of --out" if config.out is None else "--out", file, "policy.onnx")
     return file

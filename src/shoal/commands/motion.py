@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shoal.checks.optional import choose_gl, refuse_no_video
 from shoal.config.commands import MotionConfig
 from shoal.errors import UsageError
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 
 if TYPE_CHECKING:
     from shoal.tasks.humanoid.motion import Findings
@@ -30,10 +30,10 @@ def inspect_motion(config: MotionConfig) -> Iterator[str]:
         ShoalError: The video could not be made.
     """
     if config.video_path is not None:
+        refuse_unwritable_file("--video-path", Path(config.video_path), "video.mp4")
         refuse_no_video("cpu", os.environ)
-        refuse_unwritable("--video-path", Path(config.video_path).parent)
     if config.out is not None:
-        refuse_unwritable("--out", Path(config.out).parent)
+        refuse_unwritable_file("--out", Path(config.out), "motion.npz")
     from shoal.mdp.config import RobotConfig
     from shoal.mdp.robots import build_on_a_plane
     from shoal.tasks.humanoid.motion import cut, inspect, motion_file, read_motion, write_motion

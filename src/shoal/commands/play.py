@@ -11,7 +11,7 @@ from shoal.checks.optional import check_display, free_viewer_port, refuse_no_vid
 from shoal.config import PlayConfig
 from shoal.config.commands import UNTRAINED
 from shoal.machine.gpus import visible_gpus
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 from shoal.plan.nodes import one_device
 from shoal.plan.resume import find_model
 from shoal.tasks import registry
@@ -57,8 +57,8 @@ def play(config: PlayConfig) -> Episodes:
     """
     spec, model, device = _find(config)
     if config.video_path is not None:
+        refuse_unwritable_file("--video-path", Path(config.video_path), "video.mp4")
         refuse_no_video(device, os.environ)
-        refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.learn.evaluation import play_episodes
 

@@ -12,7 +12,7 @@ from shoal import PYTHON
 from shoal.checks.optional import choose_gl, refuse_no_video
 from shoal.config import ReplayConfig
 from shoal.errors import UsageError
-from shoal.plan.launch import refuse_unwritable
+from shoal.plan.launch import refuse_unwritable_file
 from shoal.procfs import how_it_ended
 from shoal.text import columns
 
@@ -45,8 +45,8 @@ def replay(config: ReplayConfig) -> Iterator[str]:
         )
         raise UsageError(message)
     if config.video_path is not None:
+        refuse_unwritable_file("--video-path", Path(config.video_path), "video.mp4")
         refuse_no_video("cpu", os.environ)
-        refuse_unwritable("--video-path", Path(config.video_path).parent)
 
     from shoal.sim.nan.dump import read_dump
 

@@ -40,8 +40,6 @@ class Finding:
 class EnvReport:
     """Results of all checks of a task's environments."""
 
-    config: CheckEnvConfig
-    device: str
     findings: list[Finding]
     missing: list[str]
     """What is lost because the environments do not offer it."""
@@ -70,8 +68,6 @@ def check_env(config: CheckEnvConfig, spec: TaskSpec, device: str) -> EnvReport:
         subject = _Subject(config, spec, device)
         findings = [_finding(check, subject) for check in _CHECKS]
         return EnvReport(
-            config=config,
-            device=device,
             findings=findings,
             missing=costs_of(subject.env),
             episodes=subject.episodes,

@@ -187,3 +187,10 @@ def refuse_unwritable(flag: str, directory: Path) -> None:
     if found is not None:
         nearest, why = found
         raise UsageError(f"{flag} asks for {directory}, but {nearest} {why}: pass a directory that you can write to.")
+
+
+def refuse_unwritable_file(flag: str, file: Path, name: str) -> None:
+    """Refuse a file, named by a flag, that cannot be written. `name` is one that it could have in a directory."""
+    if file.is_dir():
+        raise UsageError(f"{flag} asks for {file}, which is a directory: pass a file, such as {file / name}.")
+    refuse_unwritable(flag, file.parent)

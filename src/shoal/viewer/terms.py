@@ -15,7 +15,7 @@ _ROW = (
     '<span style="flex: 3; overflow-wrap: anywhere">{name}</span>'
     '<span style="flex: 2; background: linear-gradient(90deg, transparent {low:.0%}, {colour} {low:.0%}, {colour} '
     '{high:.0%}, transparent {high:.0%}), #8883"></span>'
-    '<span style="width: 5em; text-align: right">{value:.4g}</span></div>'
+    '<span style="width: 6em; text-align: right">{value:.4g}</span></div>'
 )
 
 
