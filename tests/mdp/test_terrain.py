@@ -136,7 +136,7 @@ def test_tiles_of_another_size_have_steps_of_the_same_size_in_smaller_cells() ->
     )
 
 
-def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
+def test_robots_begin_on_the_flat_patches_of_a_tile() -> None:
     config = changed(ROUGH, terrains=["discrete_obstacles", "random_rough"], terrain_levels=3, num_patches=20)
     terrain = make_terrain(config)
     np.testing.assert_array_equal(terrain.heights, make_terrain(replace(config, num_patches=0)).heights)

@@ -81,12 +81,12 @@ def make_terrain(config: TerrainConfig) -> Terrain:
             boxes.append(np.array([x + centers[level, column, 0], y + centers[level, column, 1], z, *half]))
         heights[around] = tile
         patches[level, column] = centers[level, column] + (
-            _flat_places(tile, plot, config) if config.num_patches else 0.0
+            _flat_patches(tile, plot, config) if config.num_patches else 0.0
         )
     return Terrain(heights.astype(np.float32), floor.astype(np.float32), np.array(boxes), centers, patches, cell)
 
 
-def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
+def _flat_patches(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
     """Return flat patches of a tile from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
     middle = len(heights) // 2
     radius = min(middle, round(config.patch_radius / plot.cell))
