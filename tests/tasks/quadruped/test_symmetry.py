@@ -17,7 +17,7 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
 from shoal.mdp.symmetry import mirror, mirrored_joints
-from shoal.mdp.terms import Action, Obs
+from shoal.mdp.terms import Action, Contact, Obs
 from shoal.mdp.values import grid_points
 from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
@@ -51,9 +51,28 @@ TROT = FLAT.change(
     observations={group: {"phase": Obs("gait_phase", period=0.4)} for group in ("policy", "critic")},
 )
 """Diagonal legs step together, by a clock."""
+FELT = FLAT.change(
+    contacts={"forces": Contact(geoms="{feet}", secondary_body="world"), "legs": Contact(bodies=".*", track_air_time=True)},
+    observations={
+        "critic": {
+            **{name: Obs(name, contact="feet") for name in ("foot_height", "foot_air_time", "foot_contact")},
+            "foot_contact_forces": Obs("foot_contact_forces", contact="forces"),
+            "air_times": Obs("foot_air_time", contact="legs", scale=0.5),
+            "command_again": Obs("generated_commands", command="twist"),
+        }
+    },
+)
+"""The critic observes feet."""
 
 
-@pytest.mark.parametrize("config", [FLAT, TROT], ids=["of their own", "by a clock"])
+def limbs(task: FlatVelocity, contact: str) -> tuple[list[int], list[float]]:
+    """Return the number of each body's or geom's mirror image, by its name, and 1."""
+    names, sides = task.binder.columns[contact], {"R": "L", "L": "R"}
+    partners = [re.sub(r"(?<=^[FR])[RL]", lambda side: sides[side[0]], name) for name in names]
+    return [names.index(partner) for partner in partners], [1.0] * len(names)
+
+
+@pytest.mark.parametrize("config", [FLAT, TROT, FELT], ids=["of their own", "by a clock", "with feet"])
 def test_what_acts_in_the_mirror_moves_in_the_mirror(config: Any) -> None:
     task = FlatVelocity(changed(config, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
     env = WarpVecEnv(task)
@@ -68,8 +87,10 @@ def test_what_acts_in_the_mirror_moves_in_the_mirror(config: Any) -> None:
         ("command_array", (1, -1, -1), ([], [])),
         ("action", (), joints),
         ("joint_speeds", (), joints),
+        *((f"contacts/{name}/air_time", (), limbs(task, name)) for name in task.config.terms("contacts")),
     ):
-        array = task.arrays["rewards.joint_acc.memory"] if name == "joint_speeds" else getattr(task, name)
+        name = {"joint_speeds": "rewards.joint_acc.memory"}.get(name, name)
+        array = task.arrays[name] if name in task.arrays else getattr(task, name)
         values, first = array.numpy().copy(), len(base)
         order, factors = rest
         values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
