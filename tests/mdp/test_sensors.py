@@ -63,7 +63,9 @@ EVERY: dict[str, Any] = {"fields": ("found", *FIELDS, "dist")}
 CONTACTS = {
     "net": mdp.Contact(bodies="trunk|ball"),
     "deep": mdp.Contact(geoms="trunk", secondary_geom="floor", reduce="mindist", num_slots=2, **EVERY),
-    "itself": mdp.Contact(subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=0.5, sites="imu"),
+    "itself": mdp.Contact(
+        subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=0.5, sites="imu"
+    ),
     "strong": mdp.Contact(bodies="ball", secondary_body="trunk", reduce="maxforce", **EVERY),
 }
 SLOTS = {f"{field}_{slot}": mdp.Obs(vectors(field), contact="deep", slot=slot) for field in FIELDS for slot in (0, 1)}

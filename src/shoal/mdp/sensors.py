@@ -164,7 +164,9 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
     if "sites" in term.parameters:
         selection, sites = binder.selection(f"{path}.sites", Takes("site"), term.sites)
         if len(sites) != len(columns):
-            raise UsageError(f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one.")
+            raise UsageError(
+                f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
+            )
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
     function = touches_by_physics_step if term.track_air_time else touches
     called = binder.name_function(function)

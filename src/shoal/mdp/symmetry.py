@@ -186,9 +186,7 @@ def _parts(task: Any, term: Any) -> tuple[list[str], list[tuple[str, float]]]:
     points = np.stack([positions, centres], axis=1)
     apart = np.linalg.norm(points - (points * (1, -1, 1))[:, None], axis=3)  # Of each from the mirror image of each.
     nearest = apart.sum(axis=2).argmin(axis=1)
-    return names, [
-        (names[other] if apart[at, other, 0] < _SAME_PLACE else "", 1.0) for at, other in enumerate(nearest)
-    ]
+    return names, [(names[other] if apart[at, other, 0] < _SAME_PLACE else "", 1.0) for at, other in enumerate(nearest)]
 
 
 def _joint_of(model: mujoco.MjModel, actuator: str) -> str:

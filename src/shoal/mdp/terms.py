@@ -360,8 +360,8 @@ def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
     """Declare contacts, by MuJoCo's contact sensor or by a function of the geometry.
 
     The sensor is of `bodies`, `geoms` or `subtrees`, with anything or with one `secondary_body`, `secondary_geom` or
-    `secondary_subtree`. The function `near_ground` needs none, and is faster. Where each is, as for the height of a foot, is
-    where its body or geom is, or one of as many `sites` in their order.
+    `secondary_subtree`. The function `near_ground` needs none, and is faster. The position of each, as for the height
+    of a foot, is that of its body or geom, or that of one of as many `sites`, in their order.
     """
     return declare(ContactTerm, func, params)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.calm import CALM, changed
+from support.mirrored import check_motion_in_the_mirror, with_mirror_images
 from tensordict import TensorDict
 
 from shoal.envs.vec_env import WarpVecEnv
@@ -30,12 +30,6 @@ SAME: dict[str, Any] = {
 """All environments are the same, and with CALM nothing is random but the first states."""
 
 
-def with_mirror_images(env: WarpVecEnv, observations: TensorDict) -> TensorDict:
-    both, _ = mirror(env, observations, None)
-    assert both is not None
-    return both
-
-
 TROT = FLAT.change(
     actions={
         "joint_pos": Action(
@@ -52,7 +46,10 @@ TROT = FLAT.change(
 )
 """Diagonal legs step together, by a clock."""
 FELT = FLAT.change(
-    contacts={"forces": Contact(geoms="{feet}", secondary_body="world"), "legs": Contact(bodies=".*", track_air_time=True)},
+    contacts={
+        "forces": Contact(geoms="{feet}", secondary_body="world"),
+        "legs": Contact(bodies=".*", track_air_time=True),
+    },
     observations={
         "critic": {
             **{name: Obs(name, contact="feet") for name in ("foot_height", "foot_air_time", "foot_contact")},
@@ -65,50 +62,10 @@ FELT = FLAT.change(
 """The critic observes feet."""
 
 
-def limbs(task: FlatVelocity, contact: str) -> tuple[list[int], list[float]]:
-    """Return the number of each body's or geom's mirror image, by its name, and 1."""
-    names, sides = task.binder.columns[contact], {"R": "L", "L": "R"}
-    partners = [re.sub(r"(?<=^[FR])[RL]", lambda side: sides[side[0]], name) for name in names]
-    return [names.index(partner) for partner in partners], [1.0] * len(names)
-
-
 @pytest.mark.parametrize("config", [FLAT, TROT, FELT], ids=["of their own", "by a clock", "with feet"])
 def test_what_acts_in_the_mirror_moves_in_the_mirror(config: Any) -> None:
     task = FlatVelocity(changed(config, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
-    env = WarpVecEnv(task)
-    torch.manual_seed(0)
-    for _ in range(12):
-        env.step(0.5 * torch.randn(2 * NUM_ENVS, 12))
-    names, partners = task.robot.joint_names, mirrored_joints(task.model, task.home())  # In the joints' own order.
-    joints = ([names.index(partners[name][0]) for name in names], [partners[name][1] for name in names])
-    for name, base, rest in (
-        ("qpos", (1, -1, 1, 1, -1, 1, -1), joints),  # A quaternion turns about x and z the other way.
-        ("qvel", (1, -1, 1, -1, 1, -1), joints),
-        ("command_array", (1, -1, -1), ([], [])),
-        ("action", (), joints),
-        ("joint_speeds", (), joints),
-        *((f"contacts/{name}/air_time", (), limbs(task, name)) for name in task.config.terms("contacts")),
-    ):
-        name = {"joint_speeds": "rewards.joint_acc.memory"}.get(name, name)
-        array = task.arrays[name] if name in task.arrays else getattr(task, name)
-        values, first = array.numpy().copy(), len(base)
-        order, factors = rest
-        values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
-        values[NUM_ENVS:, first:] = values[:NUM_ENVS, first:][:, order] * factors
-        array.assign(values)
-    half_a_period = np.repeat([0, round(0.2 / task.step_dt)], NUM_ENVS)
-    task.age.assign(task.age.numpy() + half_a_period.astype(np.int32))
-    task.moved.fill_(value=True)
-    task.engine.forward(task.done, task.moved)
-    for _ in range(3):
-        _, both = mirror(env, None, 0.5 * torch.randn(NUM_ENVS, 12))
-        assert both is not None
-        observations, _, dones, _ = env.step(both)
-        assert not dones.any()
-        own = TensorDict({name: group[:NUM_ENVS] for name, group in observations.items()}, batch_size=[NUM_ENVS])
-        expected = with_mirror_images(env, own)
-        for name in ("policy", "critic"):
-            torch.testing.assert_close(observations[name], expected[name], atol=2e-3, rtol=0.0)
+    check_motion_in_the_mirror(task, "(?<=^[FR])[RL]", period=0.4)
 
 
 @pytest.mark.parametrize("name", ["swing", "shift"])
