@@ -9,7 +9,7 @@ from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.marks import metrics_of
 from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms
-from shoal.mdp.terms import Term
+from shoal.mdp.terms import CameraTerm, Term
 from shoal.sim.task import CommandRange
 
 
@@ -28,6 +28,7 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
     actions = bind("actions", "i", "action", "physics_step")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
     commands = bind("commands", "first", "is_new")
+    binder.cameras = {name: each for name, each in config.terms("sensors").items() if isinstance(each, CameraTerm)}
     return BoundTerms(
         actions=actions,
         commands=commands,

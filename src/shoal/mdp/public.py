@@ -23,6 +23,7 @@ from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import (
     Action,
+    Camera,
     Command,
     Contact,
     Curriculum,
@@ -44,6 +45,7 @@ from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
 __all__ = [
     "Action",
     "Arrow",
+    "Camera",
     "Command",
     "Contact",
     "Curriculum",

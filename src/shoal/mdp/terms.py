@@ -203,10 +203,37 @@ class ObjectTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorTerm(Term):
-    """A sensor of MuJoCo's that is added to the model, for terms that read sensors by name."""
+    """Base of what terms read by name: a sensor of MuJoCo's, or a camera."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinSensorTerm(SensorTerm):
+    """A sensor of MuJoCo's that is added to the model."""
 
     cutoff: Annotated[float, at_least(0)] = 0.0
     """Largest magnitude of its numbers; 0 for any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraTerm(SensorTerm):
+    """A camera whose images are observed: one of the model, or one that is added to it."""
+
+    camera_name: str = ""
+    """The camera of the model; empty for a new one, which alone has what follows."""
+    parent_body: str = ""
+    """Pattern of the body that the new camera moves with; empty for the world."""
+    pos: tuple[float, float, float] = (0.0, 0.0, 1.0)
+    """Where it is in the frame of that body [m]."""
+    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
+    """Its orientation there, with the real part first. It looks along its -z axis, and its x axis points right."""
+    fovy: Annotated[float, Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)] = 45.0
+    """Angle from the top to the bottom of the image [degrees]."""
+    width: Annotated[int, at_least(1)] = 160
+    """Columns of the image."""
+    height: Annotated[int, at_least(1)] = 120
+    """Rows of the image."""
+    enabled_geom_groups: tuple[int, ...] = (0, 1, 2)
+    """Groups of the geoms that it sees."""
 
 
 TermT = TypeVar("TermT", bound=Term)
@@ -370,7 +397,12 @@ def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no
 
     A body is MJCF's `xbody`, and `subtree` one with all below it.
     """
-    return declare(SensorTerm, type, params)
+    return declare(BuiltinSensorTerm, type, params)
+
+
+def Camera(**params: Value) -> CameraTerm:
+    """Declare a camera; the fields of `CameraTerm` are its parameters. Names are mjlab's."""
+    return declare(CameraTerm, "camera", params)
 
 
 def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:
