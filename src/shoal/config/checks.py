@@ -184,7 +184,7 @@ def _check_class(config: DataclassInstance, prefix: str, takes: Mapping[str, Col
         )
     for name in sorted({name for names in takes.values() for name in names}):
         value = getattr(config, name)
-        if value is not None and (chosen is None or name not in takes[chosen]):
+        if is_given(value) and (chosen is None or name not in takes[chosen]):
             takers = listed(cls for cls, names in takes.items() if name in names)
             raise UsageError(
                 f"{prefix}{name} is {value!r}, but class_name is {chosen!r}, which does not take it:"

@@ -10,7 +10,7 @@ from typing import Annotated
 from shoal.config.checks import above, at_least
 from shoal.config.env import EnvConfig
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.terms import Action, Done, Event, Obs, Reward
+from shoal.mdp.terms import Action, Camera, Done, Event, Obs, Reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,3 +147,13 @@ SWINGUP_MUJOCO = task_config(
     },
 )
 """Swing-up with MuJoCo's dynamics, as terms; the numbers are those of `SwingupConfig`."""
+
+SWINGUP_DEPTH = SWINGUP_MUJOCO.change(
+    sensors={"eye": Camera(pos=(0.0, -3.2, 0.0), quat=(0.5**0.5, 0.5**0.5, 0.0, 0.0), width=48, height=24)},
+    observations={
+        "policy": None,
+        "critic": SWINGUP_MUJOCO.parts()["observations"]["policy"],
+        "image": {"depth": Obs("camera_depth", sensor_name="eye", cutoff_distance=4.0, history_length=3)},
+    },
+)
+"""The same by the last three images of a camera that sees the whole rail; the critic alone observes the state."""
