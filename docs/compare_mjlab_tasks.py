@@ -307,7 +307,7 @@ def compare_terrain(mjlab: Any) -> dict[str, float]:
     sensor = SimpleNamespace(cfg=SimpleNamespace(max_distance=9.0), num_frames=1, num_rays_per_frame=len(points))
     sensor.data = SimpleNamespace(distances=torch.ones(NUM_ENVS, len(points)), hit_pos_w=tensor(hits))
     sensor.data.frame_pos_w = tensor(places[:, None, :3])
-    generator = SimpleNamespace(size=(ROUGH.tile_size, ROUGH.tile_size), border_width=BORDER)
+    generator = SimpleNamespace(size=(ROUGH.sub_terrain_size, ROUGH.sub_terrain_size), border_width=BORDER)
     terrain = SimpleNamespace(terrain_origins=torch.zeros(*task.terrain.centers.shape[:2], 3))
     terrain.cfg = SimpleNamespace(terrain_type="generator", terrain_generator=generator)
 

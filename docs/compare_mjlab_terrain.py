@@ -1,4 +1,4 @@
-"""Compare tiles of terrain with mjlab's of the same name: heights at the same points.
+"""Compare sub-terrains of terrain with mjlab's of the same name: heights at the same points.
 
     pip install --target DIR --no-deps mjlab==1.6.0
     python docs/compare_mjlab_terrain.py DIR
@@ -18,8 +18,8 @@ import mujoco
 import numpy as np
 from compare_mjlab_terms import import_mjlab
 
-from shoal.mdp import tiles
-from shoal.mdp.terrain_config import TILES
+from shoal.mdp import sub_terrains
+from shoal.mdp.terrain_config import SUB_TERRAINS
 
 DIFFICULTIES = (0.0, 0.5, 1.0)
 EXACT = ("flat", "pyramid_stairs", "pyramid_stairs_inv", "hf_pyramid_slope", "hf_pyramid_slope_inv", "wave_terrain")
@@ -30,7 +30,7 @@ SEEDS = 8
 
 
 def heights_of_mjlab(preset: Any, difficulty: float, seed: int) -> np.ndarray:  # noqa: ANN401  mjlab is not installed.
-    """Return the heights of a preset's surface at the points of a tile above its border [m]. Shape (POINTS, POINTS)."""
+    """Return the heights of a preset at the points of a sub-terrain above its border [m]. Shape (POINTS, POINTS)."""
     spec = mujoco.MjSpec()
     spec.worldbody.add_body(name="terrain")
     config = preset(proportion=1.0)
@@ -52,10 +52,10 @@ def heights_of_mjlab(preset: Any, difficulty: float, seed: int) -> np.ndarray:  
 
 
 def heights_of_shoal(name: str, difficulty: float, seed: int) -> np.ndarray:
-    """Return the heights of a tile's points above its border [m]. Shape (POINTS, POINTS)."""
-    term = TILES[name]
-    plot = tiles.Plot(difficulty, np.random.default_rng(seed))
-    heights = getattr(tiles, str(term.func))(plot, **{each: getattr(term, each) for each in term.parameters})
+    """Return the heights of a sub-terrain's points above its border [m]. Shape (POINTS, POINTS)."""
+    term = SUB_TERRAINS[name]
+    plot = sub_terrains.Plot(difficulty, np.random.default_rng(seed))
+    heights = getattr(sub_terrains, str(term.func))(plot, **{each: getattr(term, each) for each in term.parameters})
     for x, y, z, *half in plot.boxes:
         is_inside = plot.box_at((x, y), 2.0 * np.array(half))
         heights = np.where(is_inside, np.maximum(heights, z + half[2]), heights)
@@ -76,13 +76,13 @@ def main() -> None:
             apart = np.abs(heights_of_mjlab(presets[name], difficulty, 0) - heights_of_shoal(name, difficulty, 0))
             share = np.mean(apart < 0.01)  # noqa: PLR2004  As in the headline.
             print(f"{name:22s} {difficulty:10.1f} {apart.max():9.3f} {np.median(apart):8.4f} {share:22.1%}")  # noqa: T201
-    print(f"\n{'kind':22s} difficulty   heights at 1, 25, 50, 75, 99 % of {SEEDS} tiles: mjlab's, Shoal's")  # noqa: T201
-    for name in (name for name in TILES if name in presets and name not in EXACT):
+    print(f"\n{'kind':22s} difficulty   heights at 1, 25, 50, 75, 99 % of {SEEDS} sub-terrains: mjlab's, Shoal's")  # noqa: T201
+    for name in (name for name in SUB_TERRAINS if name in presets and name not in EXACT):
         for difficulty in DIFFICULTIES:
             theirs = _shares([heights_of_mjlab(presets[name], difficulty, seed) for seed in range(SEEDS)])
             own = _shares([heights_of_shoal(name, difficulty, seed) for seed in range(SEEDS)])
             print(f"{name:22s} {difficulty:10.1f}   {theirs}, {own}")  # noqa: T201
-    print("\nMissing:", *sorted(presets.keys() - TILES.keys()))  # noqa: T201
+    print("\nMissing:", *sorted(presets.keys() - SUB_TERRAINS.keys()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -163,7 +163,7 @@ def script(iterations: int) -> list[str]:
 
 
 def mjlab_at(train: Path) -> Callable[[int], list[str]]:
-    """Return what starts mjlab's Go1, each robot in the middle of its tile: how far it gets from there decides."""
+    """Return what starts mjlab's Go1, each robot in the middle of a sub-terrain: how far it gets from there decides."""
     agent = f"--agent.num-steps-per-env {STEPS} --agent.save-interval 1 --agent.logger tensorboard --agent.seed {SEED}"
     ground = "--env.scene.terrain.terrain-generator.num-"
     env = f"--env.scene.num-envs {NUM_ENVS} --env.episode-length-s {EPISODE_S} {ground}rows {LEVELS} {ground}cols 6"

@@ -1,4 +1,4 @@
-"""Draws docs/images/terrain.png: a tile of each kind, at the seventh of ten levels, with the robot that ships.
+"""Draws docs/images/terrain.png: a sub-terrain of each kind, at the seventh of ten levels, with the robot that ships.
 
 MUJOCO_GL=egl python docs/draw_terrain.py
 """
@@ -15,18 +15,18 @@ from PIL import Image
 
 from shoal.mdp.scene import compile_scene
 from shoal.mdp.terrain import make_terrain, robot_on_terrain
-from shoal.mdp.terrain_config import TILES
+from shoal.mdp.terrain_config import SUB_TERRAINS
 from shoal.sim.render.camera import CAMERA, Camera
 from shoal.tasks.quadruped.config import ROUGH
 
 PICTURE = Path(__file__).parent / "images" / "terrain.png"
 COLUMNS, LEVEL, SIZE = 6, 6, (320, 230)
 AWAY = np.array([-3.4, -6.4, 5.6])
-"""Where the camera is, from the middle of a tile [m]: the whole tile is in view."""
+"""Where the camera is, from the middle of a sub-terrain [m]: the whole sub-terrain is in view."""
 
 
 def draw(name: str) -> np.ndarray:
-    """Return a picture of the robot on a tile, as bytes. Shape (height, width, 3)."""
+    """Return a picture of the robot on a sub-terrain, as bytes. Shape (height, width, 3)."""
     config = replace(ROUGH, terrains=(name,))
     model, terrain = compile_scene(robot_on_terrain(config), config), make_terrain(config)
     floor = model.geom("floor")
@@ -48,11 +48,11 @@ def draw(name: str) -> np.ndarray:
 
 def main() -> None:
     """Draw all kinds into one picture."""
-    rows = -(-len(TILES) // COLUMNS)
+    rows = -(-len(SUB_TERRAINS) // COLUMNS)
     figure, axes = plt.subplots(rows, COLUMNS, figsize=(2.0 * COLUMNS, 1.65 * rows), layout="constrained")
     for each in axes.flat:
         each.axis("off")
-    for name, each in zip(TILES, axes.flat, strict=False):
+    for name, each in zip(SUB_TERRAINS, axes.flat, strict=False):
         each.imshow(draw(name))
         each.set_title(name, fontsize=8, pad=2)
     figure.savefig(PICTURE, dpi=90)

@@ -32,7 +32,7 @@ from shoal.mdp.terms import (
     ObjectTerm,
     ObsTerm,
     RewardTerm,
-    TileTerm,
+    SubTerrainTerm,
 )
 
 PAGE = Path(__file__).parent / "reference" / "terms.md"
@@ -46,7 +46,7 @@ KINDS: dict[str, tuple[str, str, type, tuple[Any, ...]]] = {
     "events": ("Events", "Event", EventTerm, (None,)),
     "contacts": ("Contacts", "Contact", ContactTerm, (bool,)),
     "objects": ("Objects of a scene", "Object", ObjectTerm, (mujoco.MjSpec,)),
-    "tiles": ("Sub-terrains", "Tile", TileTerm, (np.ndarray,)),
+    "sub_terrains": ("Sub-terrains", "SubTerrain", SubTerrainTerm, (np.ndarray,)),
 }
 """Title, declaration, its class, and what its functions return, by the module of the functions."""
 HELPERS = {"command_at", "put_root", "add_root_velocity", "next_action_acc", "net_force", "to_base", "uniform"}

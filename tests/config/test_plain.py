@@ -28,6 +28,7 @@ from shoal.config import (
 )
 from shoal.config.rsl_rl import to_rsl_rl
 from shoal.errors import UsageError
+from shoal.tasks.quadruped.config import ROUGH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,6 +203,15 @@ def test_yaml_may_write_a_number_in_any_way(text: str, number: float) -> None:
 @pytest.mark.parametrize(("older", "today"), [("native", "mujoco"), ("warp", "mjwarp"), ("auto", "auto")])
 def test_engines_of_runs_of_older_versions_have_their_names_of_today(older: str, today: str) -> None:
     assert from_plain(MujocoConfig, {"engine": older}).engine == today
+
+
+def test_fields_of_runs_of_older_versions_have_their_names_of_today() -> None:
+    older = {"tile_size": 6.0, "tiles": {"wave_terrain": {"num_waves": 3}}}
+    config = from_plain(ROUGH, older)
+    assert config.sub_terrain_size == 6.0
+    assert config.terms("sub_terrains")["wave_terrain"].num_waves == 3
+    with pytest.raises(UsageError, match=r"env\.tilings is given, but"):
+        from_plain(ROUGH, {"tilings": 3}, "env")
 
 
 def test_a_class_may_stand_for_its_defaults() -> None:

@@ -63,7 +63,9 @@ EVERY: dict[str, Any] = {"fields": ("found", *FIELDS, "dist")}
 CONTACTS = {
     "net": mdp.Contact(bodies="trunk|ball"),
     "deep": mdp.Contact(geoms="trunk", secondary_geom="floor", reduce="mindist", num_slots=2, **EVERY),
-    "itself": mdp.Contact(subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=0.5),
+    "itself": mdp.Contact(
+        subtrees="trunk", secondary_subtree="trunk", reduce="maxforce", force_threshold=0.5, sites="imu"
+    ),
     "strong": mdp.Contact(bodies="ball", secondary_body="trunk", reduce="maxforce", **EVERY),
 }
 SLOTS = {f"{field}_{slot}": mdp.Obs(vectors(field), contact="deep", slot=slot) for field in FIELDS for slot in (0, 1)}
@@ -194,6 +196,20 @@ def test_contacts_are_those_of_mujocos_list(task: Trunk) -> None:
         count += expected
     assert 0.0 < count < 2.0 * ENVS
     assert 0.0 < seen["found_itself"].sum() < ENVS
+
+
+def test_a_contact_is_where_its_body_or_its_site_is(task: Trunk) -> None:
+    for env in range(ENVS):
+        data = Truth(task, env).data
+        for contact, expected in (("net", data.xpos[[1, 4]]), ("itself", [data.site("imu").xpos])):
+            position = task.arrays[f"contacts/{contact}/position"].numpy()[env]
+            np.testing.assert_allclose(position, expected, atol=1e-5)
+
+
+def test_a_contact_with_sites_has_one_for_each_body() -> None:
+    config = CONFIG.change(contacts={"net": mdp.Contact(bodies="trunk|ball", sites="imu")})
+    with pytest.raises(UsageError, match=r"^contacts\.net\.sites selects 1 of the sites for 2 bodies: give each one"):
+        Trunk(config, num_envs=1, device="cpu", seed=0)
 
 
 def test_a_slot_has_all_fields_of_its_contact(task: Trunk) -> None:

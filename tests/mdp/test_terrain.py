@@ -1,4 +1,4 @@
-"""Tiles of rough terrain: heights worked out by hand, the same in every version, and numbers that are flags."""
+"""Sub-terrains of rough terrain: heights worked out by hand, the same in every version, and numbers that are flags."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 from support.calm import changed
 
 from shoal.errors import ShoalError, UsageError
-from shoal.mdp import tiles
+from shoal.mdp import sub_terrains
 from shoal.mdp.scene import compile_scene
-from shoal.mdp.terms import COUNTS, Command, Done, Tile
+from shoal.mdp.terms import COUNTS, Command, Done, SubTerrain
 from shoal.mdp.terrain import make_terrain, robot_on_terrain
-from shoal.mdp.terrain_config import TILES
+from shoal.mdp.terrain_config import SUB_TERRAINS
 from shoal.tasks.humanoid.velocity import G1_ROUGH
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
@@ -25,52 +25,52 @@ from shoal.tasks.quadruped.task import RoughVelocity
 MIDDLE = 40
 
 
-def tile(name: str, difficulty: float, seed: int = 0, **changes: Any) -> np.ndarray:
+def sub_terrain(name: str, difficulty: float, seed: int = 0, **changes: Any) -> np.ndarray:
     """Heights of a kind's points [m]. Shape (81, 81)."""
-    term = replace(TILES[name], **changes)
+    term = replace(SUB_TERRAINS[name], **changes)
     values = {each: getattr(term, each) for each in term.parameters}
-    return getattr(tiles, str(term.func))(tiles.Plot(difficulty, np.random.default_rng(seed)), **values)
+    return getattr(sub_terrains, str(term.func))(sub_terrains.Plot(difficulty, np.random.default_rng(seed)), **values)
 
 
-@pytest.mark.parametrize("name", TILES)
-def test_a_tile_meets_its_neighbours_and_has_a_place_to_begin_on(name: str) -> None:
+@pytest.mark.parametrize("name", SUB_TERRAINS)
+def test_a_sub_terrain_meets_its_neighbours_and_has_a_place_to_begin_on(name: str) -> None:
     for difficulty in (0.0, 1.0):
-        heights = tile(name, difficulty)
+        heights = sub_terrain(name, difficulty)
         assert heights.shape == (81, 81)
         assert np.isfinite(heights).all()
-        if getattr(TILES[name], "border_width", 0.0):
+        if getattr(SUB_TERRAINS[name], "border_width", 0.0):
             assert not heights[[0, 1, -2, -1]].any()
             assert not heights[:, [0, 1, -2, -1]].any()
-        if "platform_width" in TILES[name].parameters:
+        if "platform_width" in SUB_TERRAINS[name].parameters:
             around = 4 if name != "narrow_beams" else 2  # Its platform shrinks with the beams.
             platform = heights[MIDDLE - around : MIDDLE + around + 1, MIDDLE - around : MIDDLE + around + 1]
             assert np.ptp(platform) < 1e-9
 
 
-@pytest.mark.parametrize("name", [name for name in TILES if name not in {"flat", "random_rough", "open_stairs"}])
-def test_a_harder_tile_is_rougher(name: str) -> None:
-    roughness = [np.std([tile(name, difficulty, seed) for seed in range(4)]) for difficulty in (0.0, 0.5, 1.0)]
+@pytest.mark.parametrize("name", [name for name in SUB_TERRAINS if name not in {"flat", "random_rough", "open_stairs"}])
+def test_a_harder_sub_terrain_is_rougher(name: str) -> None:
+    roughness = [np.std([sub_terrain(name, difficulty, seed) for seed in range(4)]) for difficulty in (0.0, 0.5, 1.0)]
     assert (np.diff(roughness) > 0).all() or name in {"narrow_beams", "nested_rings", "stepping_stones"}
     if name in {"narrow_beams", "nested_rings", "stepping_stones"}:  # Less is left to stand on.
-        standing = [(tile(name, difficulty) > -1.0).mean() for difficulty in (0.0, 0.5, 1.0)]
+        standing = [(sub_terrain(name, difficulty) > -1.0).mean() for difficulty in (0.0, 0.5, 1.0)]
         assert (np.diff(standing) < 0).all()
 
 
 def test_stairs_have_the_steps_that_were_asked_for() -> None:
-    up = tile("pyramid_stairs", 0.5)  # A border of 1 m, steps of 0.3 m, the platform from 2.5 m on.
+    up = sub_terrain("pyramid_stairs", 0.5)  # A border of 1 m, steps of 0.3 m, the platform from 2.5 m on.
     np.testing.assert_allclose(up[MIDDLE, [9, 10, 12, 13, 16, 24, 25, 40]], np.array([0, 1, 1, 2, 3, 5, 6, 6]) * 0.1)
-    np.testing.assert_array_equal(tile("pyramid_stairs_inv", 0.5), -up)
+    np.testing.assert_array_equal(sub_terrain("pyramid_stairs_inv", 0.5), -up)
     np.testing.assert_array_equal(up, up.T)
 
 
 def test_a_slope_rises_as_asked_along_its_axes() -> None:
-    heights = tile("hf_pyramid_slope", 1.0)
+    heights = sub_terrain("hf_pyramid_slope", 1.0)
     assert np.diff(heights[MIDDLE, 2:21]) == pytest.approx(0.07)
     assert heights[MIDDLE, MIDDLE] == pytest.approx(0.7 * 3.8 * (2.8 / 3.8) ** 2)
 
 
 def test_gaps_are_as_deep_and_as_wide_as_asked() -> None:
-    rings = tile("nested_rings", 1.0, border_width=0.2, gap_range=(0.1, 0.4), floor_depth=1.0)
+    rings = sub_terrain("nested_rings", 1.0, border_width=0.2, gap_range=(0.1, 0.4), floor_depth=1.0)
     assert rings[MIDDLE, :14].tolist() == [0.0] * 5 + [-1.0] * 4 + [0.0] * 3 + [-1.0] * 2
 
 
@@ -87,33 +87,38 @@ def test_a_kind_that_is_named_twice_has_two_columns() -> None:
     first, last = terrain.heights[40:120, 40:120], terrain.heights[200:280, 40:120]
     assert (first != last).any()
     assert G1_ROUGH.terrains.count("flat") == 2
-    assert G1_ROUGH.terms("tiles")["hf_pyramid_slope"] == replace(TILES["hf_pyramid_slope"], slope_range=(0.0, 1.0))
+    assert G1_ROUGH.terms("sub_terrains")["hf_pyramid_slope"] == replace(
+        SUB_TERRAINS["hf_pyramid_slope"], slope_range=(0.0, 1.0)
+    )
 
 
-def craters(plot: tiles.Plot, depth: float) -> np.ndarray:
+def craters(plot: sub_terrains.Plot, depth: float) -> np.ndarray:
     return np.full(plot.away.shape, -depth * plot.difficulty)
 
 
 def test_numbers_of_a_kind_and_kinds_of_ones_own_make_the_ground() -> None:
-    config = changed(ROUGH, terrains=["wave_terrain"], tiles={"wave_terrain": {"amplitude_range": [0.0, 0.4]}})
+    config = changed(ROUGH, terrains=["wave_terrain"], sub_terrains={"wave_terrain": {"amplitude_range": [0.0, 0.4]}})
     assert np.ptp(make_terrain(config).heights) == pytest.approx(0.8, abs=0.01)
-    own = ROUGH.change(tiles={"craters": Tile(craters, depth=0.5), "rough": None}, terrains=("craters",))
+    own = ROUGH.change(sub_terrains={"craters": SubTerrain(craters, depth=0.5), "rough": None}, terrains=("craters",))
     assert make_terrain(own).heights.min() == -0.5
 
 
-def test_a_whole_number_of_a_tile_is_a_number_unless_the_function_counts_with_it() -> None:
+def test_a_whole_number_of_a_sub_terrain_is_a_number_unless_the_function_counts_with_it() -> None:
     own = ROUGH.change(
-        tiles={"craters": Tile(craters, depth=1), "stairs": Tile("pyramid_stairs", **(STAIRS | {"step_width": 1}))},
+        sub_terrains={
+            "craters": SubTerrain(craters, depth=1),
+            "stairs": SubTerrain("pyramid_stairs", **(STAIRS | {"step_width": 1})),
+        },
         terrains=("craters",),
     )
-    config = changed(own, tiles={"craters": {"depth": 0.5}, "stairs": {"step_width": 0.5}})
+    config = changed(own, sub_terrains={"craters": {"depth": 0.5}, "stairs": {"step_width": 0.5}})
     assert make_terrain(config).heights.min() == -0.5
-    assert type(config.terms("tiles")["stairs"].step_width) is float
+    assert type(config.terms("sub_terrains")["stairs"].step_width) is float
     with pytest.raises(UsageError, match=r"num_waves is 2\.5, but must be a whole number\."):
-        changed(ROUGH, tiles={"wave_terrain": {"num_waves": 2.5}})
+        changed(ROUGH, sub_terrains={"wave_terrain": {"num_waves": 2.5}})
     counts = {
         name
-        for function in vars(tiles).values()
+        for function in vars(sub_terrains).values()
         if inspect.isfunction(function)
         for name, kind in inspect.signature(function).parameters.items()
         if kind.annotation is int
@@ -124,19 +129,19 @@ def test_a_whole_number_of_a_tile_is_a_number_unless_the_function_counts_with_it
 STAIRS = {"step_height_range": (0.0, 0.1), "step_width": 0.3, "platform_width": 3.0, "border_width": 1.0}
 
 
-def test_tiles_of_another_size_have_steps_of_the_same_size_in_smaller_cells() -> None:
-    stairs = changed(ROUGH, terrains=["pyramid_stairs"], terrain_levels=2, tile_size=6.0, horizontal_scale=0.05)
+def test_sub_terrains_of_another_size_have_steps_of_the_same_size_in_smaller_cells() -> None:
+    stairs = changed(ROUGH, terrains=["pyramid_stairs"], terrain_levels=2, sub_terrain_size=6.0, horizontal_scale=0.05)
     terrain = make_terrain(stairs)
     assert terrain.heights.shape == (120 + 160 + 1, 240 + 160 + 1)
     assert terrain.centers[:, 0].tolist() == [[-3.0, 0.0], [3.0, 0.0]]
-    # The harder tile, from its edge to its middle: a border of 1 m, steps of 0.3 m and 0.2 m up, a platform of 3 m.
+    # The harder one, from its edge to its middle: a border of 1 m, steps of 0.3 m and 0.2 m up, a platform of 3 m.
     row = terrain.heights[140, 200:261]
     np.testing.assert_allclose(
         row[[0, 19, 21, 25, 27, 31, 33, 60]], np.array([0, 0, 1, 1, 2, 2, 2, 2]) * 0.2, atol=1e-6
     )
 
 
-def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
+def test_robots_begin_on_the_flat_patches_of_a_sub_terrain() -> None:
     config = changed(ROUGH, terrains=["discrete_obstacles", "random_rough"], terrain_levels=3, num_patches=20)
     terrain = make_terrain(config)
     np.testing.assert_array_equal(terrain.heights, make_terrain(replace(config, num_patches=0)).heights)
@@ -154,7 +159,7 @@ def test_robots_begin_on_the_flat_places_of_a_tile() -> None:
     assert len(np.unique(task.qpos.numpy()[::2, :2].round(), axis=0)) > 4
 
 
-def test_an_episode_may_end_at_the_edge_of_its_tile() -> None:
+def test_an_episode_may_end_at_the_edge_of_its_sub_terrain() -> None:
     edge = Done("terrain_edge_reached", time_out=True, threshold_fraction=0.9)
     task = walking(changed(ROUGH, terrains=["flat", "rough"], terrain_levels=2).change(terminations={"edge": edge}))
     at, rng = [*task.terminations].index("edge"), np.random.default_rng(0)
@@ -169,7 +174,7 @@ def test_an_episode_may_end_at_the_edge_of_its_tile() -> None:
     assert 0 < ended.sum() < 24
 
 
-def test_targets_are_flat_patches_of_the_tile_as_seen_from_the_base() -> None:
+def test_targets_are_flat_patches_of_the_sub_terrain_as_seen_from_the_base() -> None:
     columns = {"pos_x": "m", "pos_y": "m", "pos_z": "m", "heading": "rad"}
     goal: dict[str, Any] = {"func": "terrain_based_pose_2d", "columns": columns, "resampling_time": (9.0, 9.0)}
     config = changed(ROUGH, terrains=["discrete_obstacles", "flat"], terrain_levels=2, num_patches=8)
@@ -243,7 +248,7 @@ def test_what_is_no_terrain_is_refused() -> None:
         replace(ROUGH, horizontal_scale=1e-6)
     with pytest.raises(UsageError, match=r"env.terrains is \(\)"):
         replace(ROUGH, terrains=())
-    with pytest.raises(UsageError, match=r"env.tiles.pyramid_stairs.step_width is 0.0, but must be above 0"):
-        changed(ROUGH, tiles={"pyramid_stairs": {"step_width": 0.0}})
-    with pytest.raises(ShoalError, match=r"tiles.own is 'pyramid_stair', .* Did you mean 'pyramid_stairs'"):
-        make_terrain(ROUGH.change(tiles={"own": Tile("pyramid_stair")}))
+    with pytest.raises(UsageError, match=r"env.sub_terrains.pyramid_stairs.step_width is 0.0, but must be above 0"):
+        changed(ROUGH, sub_terrains={"pyramid_stairs": {"step_width": 0.0}})
+    with pytest.raises(ShoalError, match=r"sub_terrains.own is 'pyramid_stair', .* Did you mean 'pyramid_stairs'"):
+        make_terrain(ROUGH.change(sub_terrains={"own": SubTerrain("pyramid_stair")}))

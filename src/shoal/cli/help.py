@@ -48,7 +48,7 @@ _GROUPS = (
     ("env events", "What happens at random: resets, pushes, domain randomization.", r"--env\.events\..*"),
     ("env terminations", "What ends an episode.", r"--env\.terminations\..*"),
     ("env terms", "Actions, contacts and metrics.", r"--env\.(actions|contacts|metrics)\..*"),
-    ("env tiles", "Numbers of the kinds of tiles of rough terrain.", r"--env\.tiles\..*"),
+    ("env sub-terrains", "Numbers of the kinds of sub-terrains of rough terrain.", r"--env\.sub-terrains\..*"),
     (
         "env simulation",
         "Physics engine: time step, sizes, non-finite states.",

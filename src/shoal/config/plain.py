@@ -60,14 +60,15 @@ def shared_fields(cls: type[DataclassInstance], config: DataclassInstance) -> di
 def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
     """Return `template` with the values of `mapping`; what the mapping does not name stays.
 
-    Nested configurations are overlaid in turn; tuples and dicts are replaced whole. The metadata `older` of a field has
-    today's values by those of older versions.
+    Nested configurations are overlaid in turn; tuples and dicts are replaced whole. In the metadata of a field `older`
+    has today's values by those of older versions, and `older_name` is the field's name there.
     """
     cls = template if isinstance(template, type) else type(template)
     if not isinstance(mapping, Mapping):
         raise _mistyped(path or cls.__name__, mapping, cls)
     given = cast("Mapping[object, object]", mapping)
     known = {item.name: item for item in fields(cls) if item.init}
+    renamed: dict[str, str] = {item.metadata.get("older_name", name): name for name, item in known.items()}
     required = [name for name, item in known.items() if item.default is item.default_factory is MISSING]
     missing = [name for name in required if isinstance(template, type) and name not in given]
     if missing:
@@ -75,7 +76,7 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
         raise UsageError(f"{path and f'{path}: '}the key '{missing[0]}' is missing.{near} Give it a value.")
     values: dict[str, Any] = {}
     for key, value in given.items():
-        name = str(key)
+        name = renamed.get(str(key), str(key))
         if name not in known:
             message = f"{_join(path, name)} is given, but {cls.__name__} has no such field."
             raise UsageError(message + (did_you_mean(name, known) or f" It has: {', '.join(known)}."))

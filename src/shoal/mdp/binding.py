@@ -44,7 +44,7 @@ class Bound:
     env: str = "env"
     """The expression of the environment."""
     of: str = ""
-    """Of contacts, the array of the geoms or bodies."""
+    """Of contacts, the array of the geoms, bodies or sites that say where each is."""
     is_updated: bool = False
     """Whether it is a command that is called in each step, with whether a new one is to be drawn; or an action that is
     called before each physics step, with its number."""

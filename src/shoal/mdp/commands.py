@@ -105,7 +105,7 @@ def terrain_based_pose_2d(
     heading: wp.vec2 = _AROUND,
     simple_heading: bool = False,
 ) -> None:
-    """Draw a flat patch of the tile as a target of the base: where it is [m], and a heading there [rad]. Isaac Lab's.
+    """Draw a flat patch as a target of the base: where it is [m], and a heading there [rad]. Isaac Lab's.
 
     In each step its four columns are these as seen from the base, turned by its yaw alone. The heading in the world is
     drawn, or with `simple_heading` towards the target or away from it, whichever is nearer.

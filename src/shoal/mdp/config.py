@@ -272,18 +272,18 @@ def task_config(base: type[ConfigT], **values: Any) -> ConfigT:
         ShoalError: A group holds another kind of term, or `base` has no such field.
     """
     groups: dict[str, Group] = {}
-    usual = {each.name: each.default_factory for each in fields(base)}
+    usual = {each.name: each for each in fields(base)}
     for name in values:
         if name not in usual:
             raise ShoalError(f"{base.__name__} has no field '{name}'.{did_you_mean(name, usual)}")
     for name, kind in base.kinds.items():
-        terms = values.pop(name) if name in values else members(cast("Any", usual[name])())
+        terms = values.pop(name) if name in values else members(cast("Any", usual[name].default_factory)())
         if name == "observations":
             terms = {key: group(f"{key}_group", _checked(name, kind, each)) for key, each in terms.items()}
         groups[name] = group(name, terms if name == "observations" else _checked(name, kind, terms))
     made = make_dataclass(
         base.__name__,
-        [(name, type(each), field(default=each)) for name, each in groups.items()],
+        [(name, type(each), field(default=each, metadata=usual[name].metadata)) for name, each in groups.items()],
         bases=(base,),
         namespace={"is_made": True, "__module__": base.__module__},
         frozen=True,

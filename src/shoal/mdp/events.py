@@ -9,7 +9,7 @@ import warp as wp
 
 from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Memory, RootBody
 from shoal.mdp.base import put_root, quat_of, qvel_of, root_quat
-from shoal.mdp.levels import draw_first_levels, reset_on_tile, update_terrain_levels  # noqa: F401  Named here.
+from shoal.mdp.levels import draw_first_levels, reset_on_sub_terrain, update_terrain_levels  # noqa: F401  Named here.
 from shoal.mdp.needs import MOCAP, POSITION
 from shoal.mdp.random import uniform
 from shoal.mdp.randomization import (  # noqa: F401  Events are named here.

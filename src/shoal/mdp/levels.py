@@ -1,4 +1,4 @@
-"""Terms of tasks on rough terrain: levels, which follow how far a robot walks, and the tiles that it begins on.
+"""Terms of tasks on rough terrain: levels, which follow how far a robot walks, and the sub-terrains that it begins on.
 
 They read the task's first command as a velocity along x and y [m/s], and need a `TerrainTask`. Isaac Lab and mjlab
 promote by the distance from the start, which says little if the command changes every few seconds.
@@ -16,15 +16,15 @@ from shoal.mdp.random import uniform, uniform_int
 
 
 @wp.struct
-class Tiles:
-    """The tiles of the terrain, and the levels that are used."""
+class SubTerrains:
+    """The sub-terrains of the terrain, and the levels that are used."""
 
     patches: wp.array3d[wp.vec2]
-    """Flat patches of each tile, or its middle, by level and column of the terrain [m]."""
+    """Flat patches of each sub-terrain, or its middle, by level and column of the terrain [m]."""
     centers: wp.array2d[wp.vec2]
-    """The middle of each tile [m]."""
+    """The middle of each sub-terrain [m]."""
     size: wp.float32
-    """Length of the sides of a tile [m]."""
+    """Length of the sides of a sub-terrain [m]."""
     edge: wp.vec2
     """Where the ground ends along x and y [m]: beyond it there is ground for the feet, but not for the scan."""
     lowest: wp.int32
@@ -63,33 +63,36 @@ def terrain_level(state: Any, env: int) -> float:
 @wp.func
 def out_of_terrain_bounds(state: FreeJointState, env: int) -> bool:
     """Whether the robot has come to the edge of the terrain."""
-    return wp.abs(state.qpos[env, 0]) > state.tiles.edge[0] or wp.abs(state.qpos[env, 1]) > state.tiles.edge[1]
+    return (
+        wp.abs(state.qpos[env, 0]) > state.sub_terrains.edge[0]
+        or wp.abs(state.qpos[env, 1]) > state.sub_terrains.edge[1]
+    )
 
 
 @wp.func
 def terrain_edge_reached(state: FreeJointState, env: int, threshold_fraction: float = 0.95) -> bool:
-    """Whether the base is this share of half of its tile's side away from the tile's middle, along x or y.
+    """Whether the base is this share of half a side away from the middle of its sub-terrain, along x or y.
 
     Not in the first two steps of an episode, as mjlab's.
     """
-    center = state.tiles.centers[state.levels[env], column_of(state, env)]
+    center = state.sub_terrains.centers[state.levels[env], column_of(state, env)]
     away = wp.max(wp.abs(state.qpos[env, 0] - center[0]), wp.abs(state.qpos[env, 1] - center[1]))
-    return away > 0.5 * threshold_fraction * state.tiles.size and state.age[env] > 2  # noqa: PLR2004
+    return away > 0.5 * threshold_fraction * state.sub_terrains.size and state.age[env] > 2  # noqa: PLR2004
 
 
 @wp.func
 def column_of(state: Any, env: int) -> int:
-    """Return the column of an environment's tile: environments take turns with the terrains."""
-    return (state.first_env[0] + env) % state.tiles.patches.shape[1]
+    """Return the column of an environment's sub-terrain: environments take turns with the terrains."""
+    return (state.first_env[0] + env) % state.sub_terrains.patches.shape[1]
 
 
 @wp.func
 def drawn_patch(state: Any, env: int) -> wp.vec2:
-    """Return one of the flat patches of an environment's tile, or its middle [m]."""
+    """Return one of the flat patches of an environment's sub-terrain, or its middle [m]."""
     patch = wp.int32(0)
-    if state.tiles.patches.shape[2] > 1:
-        patch = uniform_int(state, env, state.tiles.patches.shape[2])
-    return state.tiles.patches[state.levels[env], column_of(state, env), patch]
+    if state.sub_terrains.patches.shape[2] > 1:
+        patch = uniform_int(state, env, state.sub_terrains.patches.shape[2])
+    return state.sub_terrains.patches[state.levels[env], column_of(state, env), patch]
 
 
 @wp.func
@@ -102,15 +105,17 @@ def update_terrain_levels(state: Any, env: int, min_distance: float, promote_at:
     commanded, walked = state.commanded_distance[env], state.walked_distance[env]
     level = state.levels[env]
     counts = commanded >= min_distance
-    to_any = state.tiles.is_promoting == 0
+    to_any = state.sub_terrains.is_promoting == 0
     if not state.time_out[env] or (counts and walked < demote_at * commanded):
         level -= 1
     elif counts and walked >= promote_at * commanded:
         level += 1
-        to_any = to_any or level > state.tiles.highest
+        to_any = to_any or level > state.sub_terrains.highest
     if to_any:
-        level = state.tiles.lowest + uniform_int(state, env, state.tiles.highest - state.tiles.lowest + 1)
-    state.levels[env] = wp.clamp(level, state.tiles.lowest, state.tiles.highest)
+        level = state.sub_terrains.lowest + uniform_int(
+            state, env, state.sub_terrains.highest - state.sub_terrains.lowest + 1
+        )
+    state.levels[env] = wp.clamp(level, state.sub_terrains.lowest, state.sub_terrains.highest)
     state.commanded_distance[env] = 0.0
     state.walked_distance[env] = 0.0
 
@@ -118,15 +123,17 @@ def update_terrain_levels(state: Any, env: int, min_distance: float, promote_at:
 @wp.func
 def draw_first_levels(state: Any, env: int) -> None:
     """Draw the first level from the easiest ones."""
-    state.levels[env] = state.tiles.lowest + uniform_int(state, env, state.tiles.first_levels)
+    state.levels[env] = state.sub_terrains.lowest + uniform_int(state, env, state.sub_terrains.first_levels)
 
 
 @wp.func
-def reset_on_tile(state: Any, env: int, spread: float, yaw: wp.vec2, reach: float, root_body: RootBody = 0) -> None:
-    """Put the base, or another free body, near the middle of a tile of its level, or a flat patch.
+def reset_on_sub_terrain(
+    state: Any, env: int, spread: float, yaw: wp.vec2, reach: float, root_body: RootBody = 0
+) -> None:
+    """Put the base, or another free body, near the middle of a sub-terrain of its level, or a flat patch.
 
-    Environments take turns with the tiles. It stands on the highest ground within `reach` along x and y [m], so that no
-    foot begins in the ground.
+    Environments take turns with the sub-terrains. It stands on the highest ground within `reach` along x and y [m], so
+    that no foot begins in the ground.
     """
     first = qpos_of(state, root_body)
     put_root(state, env, root_body, wp.vec3(0.0, 0.0, 0.0), wp.vec3(0.0, 0.0, uniform(state, env, yaw[0], yaw[1])))

@@ -36,7 +36,7 @@ from shoal.mdp.terms import (
     Recorder,
     Reward,
     Sensor,
-    Tile,
+    SubTerrain,
 )
 from shoal.mdp.terrain_config import TerrainConfig, on_terrain
 from shoal.mdp.terrain_task import TerrainTask
@@ -64,11 +64,11 @@ __all__ = [
     "RobotTask",
     "Sensor",
     "Sphere",
+    "SubTerrain",
     "TermsConfig",
     "TermsTask",
     "TerrainConfig",
     "TerrainTask",
-    "Tile",
     "Uniform",
     "base_ang_vel",
     "base_lin_vel",

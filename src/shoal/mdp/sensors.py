@@ -74,9 +74,10 @@ class _Sensors:
 
     def add(self, path: str, term: Term, kinds: Mapping[str, Any], others: Mapping[str, Any], **sensor: Any) -> None:
         """Add a sensor for each selected thing of `kinds`, relative to one of `others`; of contacts named by it too."""
+        known = [*kinds, *others, *(["sites"] if kinds is _PRIMARY else [])]
         for each in term.parameters:
-            if each not in {**kinds, **others}:
-                hint = did_you_mean(each, {**kinds, **others})
+            if each not in known:
+                hint = did_you_mean(each, known)
                 raise UsageError(f"{path}.{each} is given, but a sensor has no such parameter.{hint}")
         (names, kind), (references, other) = (self.selected(path, term, each) for each in (kinds, others))
         if references:
@@ -205,6 +206,12 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
         if field != "found":
             setattr(contact, field, contact.stride)
         contact.stride += CONTACT_FIELDS[field]
+    if "sites" in term.parameters:
+        selection, sites = binder.selection(f"{path}.sites", Takes("site"), term.sites)
+        if len(sites) != len(columns):
+            raise UsageError(
+                f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
+            )
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
     function = touches_by_physics_step if term.track_air_time else touches
     called = binder.name_function(function)

@@ -150,10 +150,10 @@ def _place(terms: BoundTerms, binder: Binder) -> Source:
 
 
 def _position(bound: Bound) -> str:
-    """Return the expression of where geom or body `i` of a contact is."""
+    """Return the expression of where geom, body or site `i` of a contact is."""
     if bound.of.startswith("geom"):
         return f"state.geom_xpos[env, {bound.of}[i].index]"
-    return f"state.xpos[env, {bound.of}[i]]"
+    return f"state.{'site_' * bound.of.startswith('site')}xpos[env, {bound.of}[i]]"
 
 
 def _end(config: TermsConfig, terms: BoundTerms) -> Source:

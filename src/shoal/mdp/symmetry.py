@@ -1,6 +1,7 @@
 """Robots seen in a mirror, with left and right exchanged: what rsl_rl's symmetry appends to mini-batches.
 
-A joint has a partner by its position and axis, and a column by the name of its joint or actuator. Mittal et al.,
+A joint has a partner by its position and axis, a body, geom or site by its position, and a column by the name of what
+it is of. Mittal et al.,
 "Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
 
@@ -27,10 +28,20 @@ _SIGNS: dict[Any, tuple[int, ...]] = {
     observing.base_ang_vel: (-1, 1, -1),
     observing.projected_gravity: (1, -1, 1),
     observing.velocity_command: (1, -1, -1),
+    observing.generated_commands: (1, -1, -1),
     observing.gait_phase: (-1, -1),  # Half a period later.
 }
 """Signs of what keeps its column, by the function of the term."""
-_OF_JOINTS: set[Any] = {observing.joint_pos_rel, observing.joint_vel_rel}
+_OF_PARTS: dict[Any, tuple[int, ...]] = {
+    observing.foot_height: (1,),
+    observing.foot_air_time: (1,),
+    observing.foot_contact: (1,),
+    observing.foot_contact_forces: (1, -1, 1),
+    observing.contact_forces: (1, -1, 1),
+    observing.site_pos_w: (1, -1, 1),
+}
+"""Signs of the columns of each body, geom or site, by functions that have them in the world, or as numbers."""
+_OF_JOINTS: set[Any] = {observing.joint_pos, observing.joint_pos_rel, observing.joint_vel_rel}
 """Functions with a column for each joint."""
 _OF_ACTUATORS: set[Any] = {
     observing.last_action,
@@ -41,7 +52,7 @@ _OF_ACTUATORS: set[Any] = {
 }
 """Functions with a column for each actuator."""
 _SAME_PLACE = 0.02
-"""Largest distance between a joint's position in the mirror and its partner's [m]."""
+"""Largest distance between the position of a joint, body, geom or site in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
 """Largest difference of their positions in the default pose [rad or m], and of the cosine between their axes from 1."""
 
@@ -109,7 +120,8 @@ def _columns_of(
     """Return which column of a term becomes each, and its sign. Shapes (columns,)."""
     function: Any = bound.function
     fault = python_of(function).__name__
-    is_other = function is observing.velocity_command and task.config.terms("commands")[term.command].columns != _TWIST
+    command = getattr(term, "command", None) if function in _SIGNS else None
+    is_other = command is not None and task.config.terms("commands")[command].columns != _TWIST
     found: tuple[np.ndarray, np.ndarray] | None = None
     if function in _SIGNS and not is_other:
         found = np.arange(len(_SIGNS[function])), np.array(_SIGNS[function])
@@ -117,15 +129,19 @@ def _columns_of(
         points = grid_points(*term.grid)
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
         found = np.array(order), np.ones(len(order))
-    elif function in _OF_JOINTS | _OF_ACTUATORS:
-        names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
-        partners = [joints.get(name, ("", 0.0)) for name in names]
+    elif function in {*_OF_PARTS} | _OF_JOINTS | _OF_ACTUATORS:
+        if function in _OF_PARTS:
+            names, partners = _parts(task, term)
+        else:
+            names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
+            partners = [joints.get(name, ("", 0.0)) for name in names]
         alone = [name for name, (partner, _) in zip(names, partners, strict=True) if partner not in names]
         if alone:
             fault += f" of {alone[0]} without its partner"
         else:
-            order = [names.index(partner) for partner, _ in partners]
-            found = np.array(order), np.array([sign for _, sign in partners])
+            own = _OF_PARTS.get(function, (1,))
+            order = np.array([names.index(partner) for partner, _ in partners])[:, None] * len(own)
+            found = (order + np.arange(len(own))).ravel(), np.outer([sign for _, sign in partners], own).ravel()
     if found is not None:
         differing = _differing(task, bound, term, *found)
         if not differing:
@@ -154,6 +170,25 @@ def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.
     return ""
 
 
+def _parts(task: Any, term: Any) -> tuple[list[str], list[tuple[str, float]]]:
+    """Return the names of the bodies, geoms or sites that a term is of, and those of their mirror images with 1.
+
+    A body's centre of mass distinguishes it from others in the same position.
+    """
+    term = task.config.terms("contacts")[term.contact] if "contact" in term.parameters else term
+    plural = next(name for name in ("sites", "geoms", "bodies", "subtrees") if name in term.parameters)
+    kind = {"geoms": "geom", "sites": "site"}.get(plural, "body")
+    data = _at_home(task.model, task.home())
+    chosen = task.binder.names.select(kind, getattr(term, plural), plural)
+    names = [task.binder.names.names(kind)[index] for index in chosen]
+    positions = {"geom": data.geom_xpos, "site": data.site_xpos, "body": data.xpos}[kind][chosen]
+    centres = data.xipos[chosen] if kind == "body" else positions
+    points = np.stack([positions, centres], axis=1)
+    apart = np.linalg.norm(points - (points * (1, -1, 1))[:, None], axis=3)  # Of each from the mirror image of each.
+    nearest = apart.sum(axis=2).argmin(axis=1)
+    return names, [(names[other] if apart[at, other, 0] < _SAME_PLACE else "", 1.0) for at, other in enumerate(nearest)]
+
+
 def _joint_of(model: mujoco.MjModel, actuator: str) -> str:
     """Return the name of the joint that an actuator moves; that of another transmission is empty."""
     index = model.actuator(actuator).id
@@ -169,15 +204,10 @@ def mirrored_joints(model: mujoco.MjModel, home: np.ndarray) -> dict[str, tuple[
     Raises:
         UsageError: A joint has none.
     """
-    data = mujoco.MjData(model)
-    data.qpos[:] = home
-    mujoco.mj_kinematics(model, data)
-    base = int(model.jnt_bodyid[0]) if model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE else 0
-    to_base = data.xmat[base].reshape(3, 3)
+    data = _at_home(model, home)
     is_slide = model.jnt_type == mujoco.mjtJoint.mjJNT_SLIDE
     joints = np.flatnonzero(is_slide | (model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE))
-    positions = (data.xanchor[joints] - data.xpos[base]) @ to_base
-    axes = data.xaxis[joints] @ to_base
+    positions, axes = data.xanchor[joints], data.xaxis[joints]
     angles = home[model.jnt_qposadr[joints]]
     found: dict[str, tuple[str, float]] = {}
     for at, joint in enumerate(joints):
@@ -197,3 +227,13 @@ def mirrored_joints(model: mujoco.MjModel, home: np.ndarray) -> dict[str, tuple[
         partner = int(np.argmin(np.where(fitting, distances, np.inf)))
         found[name] = model.joint(int(joints[partner])).name, float(np.sign(alike[partner]))
     return found
+
+
+def _at_home(model: mujoco.MjModel, home: np.ndarray) -> mujoco.MjData:
+    """Return the default pose with the base, if it is free, at the origin of the world: the mirror is y = 0."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = home
+    if model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE:
+        data.qpos[:7] = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
+    mujoco.mj_kinematics(model, data)
+    return data

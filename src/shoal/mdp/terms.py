@@ -29,9 +29,9 @@ _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
-"""Numbers of a tile that are 0 for none; others are above."""
+"""Numbers of a sub-terrain that are 0 for none; others are above."""
 COUNTS = {"num_waves", "num_obstacles", "num_boxes", "num_beams", "num_rings", "octaves"}
-"""Numbers of tiles that ship, which count; others need not be whole."""
+"""Numbers of sub-terrains that ship, which count; others need not be whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,8 +185,8 @@ class CurriculumTerm(Term):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TileTerm(Term):
-    """A kind of tile of rough terrain, see `shoal.mdp.tiles`; its function works on numpy arrays."""
+class SubTerrainTerm(Term):
+    """A kind of sub-terrain of rough terrain, see `shoal.mdp.sub_terrains`; its function works on numpy arrays."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,11 +293,11 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     if name == "std" and isinstance(value, float):
         return Annotated[float, above(0)]
     kind = _type_of(value)
-    if base is TileTerm and not isinstance(value, tuple):
+    if base is SubTerrainTerm and not isinstance(value, tuple):
         return Annotated[kind, at_least(0) if name in MAY_BE_ZERO else above(0)]
     if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Term):
         return Annotated[kind, RANGE if name == "clip" and isinstance(value, tuple) else _NOT_NEGATIVE]
-    ranged = base in (EventTerm, CommandTerm, TileTerm) and kind == tuple[float, float]
+    ranged = base in (EventTerm, CommandTerm, SubTerrainTerm) and kind == tuple[float, float]
     rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
     return Annotated[kind, rule]
 
@@ -379,7 +379,7 @@ Action = _declarer(ActionTerm)
 Done = _declarer(DoneTerm)
 Metric = _declarer(MetricTerm)
 Recorder = _declarer(RecorderTerm)
-Tile = _declarer(TileTerm)
+SubTerrain = _declarer(SubTerrainTerm)
 Object = _declarer(ObjectTerm)
 
 
@@ -387,7 +387,8 @@ def Contact(func: Function = "touches", **params: Value) -> ContactTerm:
     """Declare contacts, by MuJoCo's contact sensor or by a function of the geometry.
 
     The sensor is of `bodies`, `geoms` or `subtrees`, with anything or with one `secondary_body`, `secondary_geom` or
-    `secondary_subtree`. The function `near_ground` needs none, and is faster.
+    `secondary_subtree`. The function `near_ground` needs none, and is faster. The position of each, as for the height
+    of a foot, is that of its body or geom, or that of one of as many `sites`, in their order.
     """
     return declare(ContactTerm, func, params)
 

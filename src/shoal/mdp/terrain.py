@@ -1,7 +1,7 @@
-"""Rough terrain: tiles of several kinds and levels, from easy to hard, as one height field.
+"""Rough terrain: sub-terrains of several kinds and levels, from easy to hard, as one height field.
 
-Tiles of a level lie side by side along y, one for each entry of `TerrainConfig.terrains`; levels follow each other
-along x. A robot begins in the middle of a tile.
+Sub-terrains of a level lie side by side along y, one for each entry of `TerrainConfig.terrains`; levels follow each
+other along x. A robot begins in the middle of a sub-terrain.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ import numpy as np
 
 from shoal.mdp.functions import named_function
 from shoal.mdp.robots import add_floor, build_spec
+from shoal.mdp.sub_terrains import Plot
 from shoal.mdp.terrain_config import TerrainConfig
-from shoal.mdp.tiles import Plot
 
 BORDER = 4.0
-"""Width of the flat ground around all tiles [m]."""
+"""Width of the flat ground around all sub-terrains [m]."""
 _DEPTH = 1.0
 """Thickness of the height field below its lowest point [m]: nothing must fall through."""
 _EXTENT = 2.0
@@ -28,7 +28,7 @@ Its center is that of the robot.
 
 @dataclass(frozen=True, slots=True)
 class Terrain:
-    """Tiles of rough ground around the origin."""
+    """Sub-terrains of rough ground around the origin."""
 
     heights: np.ndarray
     """Height of each point with boxes [m], float32: rows along y, columns along x. Shape (num_rows, num_columns)."""
@@ -37,9 +37,9 @@ class Terrain:
     boxes: np.ndarray
     """Centres and half of the sides of boxes [m]. Shape (num_boxes, 6)."""
     centers: np.ndarray
-    """The middle of each tile: x and y [m]. Shape (num_levels, num_terrains, 2)."""
+    """The middle of each sub-terrain: x and y [m]. Shape (num_levels, num_terrains, 2)."""
     patches: np.ndarray
-    """Where robots begin: flat patches of each tile, or its middle [m]. Shape (num_levels, num_terrains, n, 2)."""
+    """Where robots begin: flat patches of each, or its middle [m]. Shape (num_levels, num_terrains, n, 2)."""
     cell: float
     """Distance between two points [m]."""
 
@@ -54,14 +54,15 @@ def make_terrain(config: TerrainConfig) -> Terrain:
     """Return the terrain of a configuration; the same for the same `terrain_seed`.
 
     Raises:
-        ShoalError: A tile names no function.
+        ShoalError: A sub-terrain names no function.
     """
     levels, names, cell = config.terrain_levels, config.terrains, config.horizontal_scale
-    terms = config.terms("tiles")
+    terms = config.terms("sub_terrains")
     functions = {
-        name: named_function(term.func, "tiles", f"tiles.{name}", FunctionType) for name, term in terms.items()
+        name: named_function(term.func, "sub_terrains", f"sub_terrains.{name}", FunctionType)
+        for name, term in terms.items()
     }
-    points, edge = round(config.tile_size / cell), round(BORDER / cell)
+    points, edge = round(config.sub_terrain_size / cell), round(BORDER / cell)
     floor = np.zeros((len(names) * points + 2 * edge + 1, levels * points + 2 * edge + 1))
     heights = floor.copy()
     centers, patches = np.zeros((levels, len(names), 2)), np.zeros((levels, len(names), max(1, config.num_patches), 2))
@@ -69,25 +70,27 @@ def make_terrain(config: TerrainConfig) -> Terrain:
     rng = np.random.default_rng(config.terrain_seed)
     for level, column in np.ndindex(centers.shape[:2]):
         term = terms[names[column]]
-        plot = Plot(level / max(levels - 1, 1), rng, config.tile_size, cell)
-        tile = functions[names[column]](plot, **{each: getattr(term, each) for each in term.parameters})
-        tile[[0, -1], :] = tile[:, [0, -1]] = 0.0  # Neighbours meet at their edges, at height 0.
+        plot = Plot(level / max(levels - 1, 1), rng, config.sub_terrain_size, cell)
+        sub_terrain = functions[names[column]](plot, **{each: getattr(term, each) for each in term.parameters})
+        sub_terrain[[0, -1], :] = sub_terrain[:, [0, -1]] = 0.0  # Neighbours meet at their edges, at height 0.
         rows, columns = edge + column * points, edge + level * points
         centers[level, column] = cell * (np.array([columns, rows]) + points / 2 - (np.array(floor.shape[::-1]) - 1) / 2)
         around = np.s_[rows : rows + points + 1, columns : columns + points + 1]
-        floor[around] = tile
+        floor[around] = sub_terrain
         for x, y, z, *half in plot.boxes:
-            tile = np.where(plot.box_at((x, y), 2.0 * np.array(half)), np.maximum(tile, z + half[2]), tile)
+            sub_terrain = np.where(
+                plot.box_at((x, y), 2.0 * np.array(half)), np.maximum(sub_terrain, z + half[2]), sub_terrain
+            )
             boxes.append(np.array([x + centers[level, column, 0], y + centers[level, column, 1], z, *half]))
-        heights[around] = tile
+        heights[around] = sub_terrain
         patches[level, column] = centers[level, column] + (
-            _flat_places(tile, plot, config) if config.num_patches else 0.0
+            _flat_patches(sub_terrain, plot, config) if config.num_patches else 0.0
         )
     return Terrain(heights.astype(np.float32), floor.astype(np.float32), np.array(boxes), centers, patches, cell)
 
 
-def _flat_places(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
-    """Return flat patches of a tile from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
+def _flat_patches(heights: np.ndarray, plot: Plot, config: TerrainConfig) -> np.ndarray:
+    """Return flat patches of a sub-terrain from its middle, x and y [m]; its middle if there are none. Shape (n, 2)."""
     middle = len(heights) // 2
     radius = min(middle, round(config.patch_radius / plot.cell))
     around = np.lib.stride_tricks.sliding_window_view(heights, (2 * radius + 1, 2 * radius + 1))

@@ -9,7 +9,7 @@ import numpy as np
 import warp as wp
 
 from shoal.mdp.ground import Ground
-from shoal.mdp.levels import Tiles, follow_distances
+from shoal.mdp.levels import SubTerrains, follow_distances
 from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.scans import scanned_points
 from shoal.mdp.terrain import BORDER, Terrain, make_terrain, robot_on_terrain
@@ -57,24 +57,26 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         return make_terrain(self.config)
 
     def own_state(self) -> dict[str, Any]:
-        """Return the levels and tiles of the terrain."""
+        """Return the levels and sub-terrains of the terrain."""
         config = self.config
         self.is_promoting = config.curriculum and config.only_level is None
         self.best_metric = "terrain_level" if self.is_promoting and "terrain_level" in self.metrics else None
         self.levels = self.array("levels", dtype=wp.int32)
         """Terrain level of each environment, counted from 0."""
-        self.tiles = Tiles()
-        self.tiles.patches = wp.array(self.terrain.patches, dtype=wp.vec2, device=self.device)
-        self.tiles.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
-        self.tiles.size = self.terrain.cell * round(config.tile_size / self.terrain.cell)
-        self.tiles.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
-        self.tiles.lowest = config.only_level or 0
-        self.tiles.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
-        self.tiles.first_levels = min(config.first_levels, self.tiles.highest - self.tiles.lowest + 1)
-        self.tiles.is_promoting = int(config.curriculum)
+        self.sub_terrains = SubTerrains()
+        self.sub_terrains.patches = wp.array(self.terrain.patches, dtype=wp.vec2, device=self.device)
+        self.sub_terrains.centers = wp.array(self.terrain.centers, dtype=wp.vec2, device=self.device)
+        self.sub_terrains.size = self.terrain.cell * round(config.sub_terrain_size / self.terrain.cell)
+        self.sub_terrains.edge = wp.vec2(*(-side - BORDER / 2 for side in self.terrain.corner))
+        self.sub_terrains.lowest = config.only_level or 0
+        self.sub_terrains.highest = config.terrain_levels - 1 if config.only_level is None else config.only_level
+        self.sub_terrains.first_levels = min(
+            config.first_levels, self.sub_terrains.highest - self.sub_terrains.lowest + 1
+        )
+        self.sub_terrains.is_promoting = int(config.curriculum)
         return {
             "levels": self.levels,
-            "tiles": self.tiles,
+            "sub_terrains": self.sub_terrains,
             "commanded_distance": self.array("commanded_distance"),
             "walked_distance": self.array("walked_distance"),
         }
@@ -99,4 +101,4 @@ class TerrainTask(RobotTask[ConfigT], Generic[ConfigT]):
         turns = np.argsort(np.argsort(np.arange(-(-self.num_envs // kinds)) * _GOLDEN_RATIO % 1.0))
         turn, kind = np.divmod(np.arange(self.num_envs), kinds)
         quantiles = (turns[(turn + kind * len(turns) // kinds) % len(turns)] + 0.5) / len(turns)
-        self.levels.assign(np.searchsorted(shares, quantiles).clip(self.tiles.lowest, self.tiles.highest))
+        self.levels.assign(np.searchsorted(shares, quantiles).clip(self.sub_terrains.lowest, self.sub_terrains.highest))

@@ -25,16 +25,20 @@ def observed(*, noise: float, lin_vel: float = 0.1) -> dict[str, Any]:
     }
 
 
-def twist(x: float, y: float, z: float) -> dict[str, Any]:
-    """Return the command of a velocity, of at most `x` and `y` [m/s] and `z` [rad/s] in both directions."""
+def twist(x: float, y: float, z: float, **kinds: float) -> dict[str, Any]:
+    """Return the command of a velocity, of at most `x` and `y` [m/s] and `z` [rad/s] in both directions.
+
+    With `kinds`, which are parameters of `uniform_velocity_command`, shares of it are of other kinds.
+    """
     command = Command(
-        "uniform_velocity",
+        "uniform_velocity_command" if kinds else "uniform_velocity",
         columns={"lin_vel_x": "m/s", "lin_vel_y": "m/s", "ang_vel_z": "rad/s"},
         resampling_time=(3.0, 8.0),
         lin_vel_x=(-x, x),
         lin_vel_y=(-y, y),
         ang_vel_z=(-z, z),
         rel_standing_envs=0.1,
+        **kinds,
     )
     return {"twist": command}
 

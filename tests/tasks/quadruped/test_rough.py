@@ -64,16 +64,16 @@ def test_each_level_is_harder_than_the_one_before() -> None:
         roughness = []
         for level in range(10):
             low = np.rint((terrain.centers[level, column] - 8.0 / 2 - terrain.corner) / 0.1).astype(int)
-            tile = terrain.heights[low[1] : low[1] + 81, low[0] : low[0] + 81]
-            middle = tile[37:44, 37:44]
+            sub_terrain = terrain.heights[low[1] : low[1] + 81, low[0] : low[0] + 81]
+            middle = sub_terrain[37:44, 37:44]
             assert np.ptp(middle) < 1e-6, "a robot begins on flat ground"
-            assert not tile[[0, -1]].any()
-            assert not tile[:, [0, -1]].any()
-            roughness.append(np.abs(np.diff(tile[1:-1, 1:-1], axis=0)).mean())
+            assert not sub_terrain[[0, -1]].any()
+            assert not sub_terrain[:, [0, -1]].any()
+            roughness.append(np.abs(np.diff(sub_terrain[1:-1, 1:-1], axis=0)).mean())
         assert (np.diff(roughness) > 0).all(), KINDS[column]
 
 
-def test_each_robot_begins_on_its_tile_and_stands_there() -> None:
+def test_each_robot_begins_on_its_sub_terrain_and_stands_there() -> None:
     task = rough(60, CALM, terrain_levels=4, first_levels=4)
     places, levels = task.qpos.numpy()[:, :3], levels_of(task)
     assert set(levels) == {0, 1, 2, 3}

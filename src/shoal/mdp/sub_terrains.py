@@ -1,8 +1,8 @@
-"""Kinds of tiles of rough terrain, from easy to hard, as functions of `Tile` in a configuration.
+"""Kinds of sub-terrains of rough terrain, from easy to hard, as functions of `SubTerrain` in a configuration.
 
 Each returns the heights of the points of a `Plot` above its border [m], (points, points), rows along y. A robot begins
-in the middle, on a flat platform where `platform_width` is given. Ranges go from the easiest to the hardest tile unless
-the function says otherwise, widths are in metres.
+in the middle, on a flat platform where `platform_width` is given. Ranges go from the easiest to the hardest level
+unless the function says otherwise, widths are in metres.
 
 Names, parameters and layouts are those of mjlab 1.6.0's presets (`mjlab.terrains.config`), some of them Isaac Lab's
 before. mjlab builds many of boxes; here a wall is one cell wide, and what is not a whole number of cells is rounded.
