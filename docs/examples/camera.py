@@ -14,7 +14,5 @@ class Seeing(FlatVelocity):
 
     config = FlatVelocity.config.change(
         sensors={"eye": AHEAD},
-        observations={
-            "image": {"depth": mdp.Obs("camera_depth", sensor_name="eye", cutoff_distance=2.0, noise=0.01)}
-        },
+        observations={"image": {"depth": mdp.Obs("camera_depth", sensor_name="eye", cutoff_distance=2.0, noise=0.01)}},
     )

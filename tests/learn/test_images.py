@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 import pytest
 import torch
-from support.learners import loop_on, train
+from support.learners import RslRlLoop, loop_on, train
 from tensordict import TensorDict
 
 from shoal.config import CnnConfig, GrpoConfig, ModelConfig, TrainConfig
@@ -21,8 +21,6 @@ from shoal.tasks.registry import resolve
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from shoal.learn.loop import TrainingLoop
 
 NUM_ENVS = 3
 AGENT: Any = resolve("Cartpole-Swingup-Depth").agent
@@ -45,13 +43,13 @@ def env() -> WarpVecEnv:
     return built()
 
 
-def loop_of(env: WarpVecEnv, agent: Any, seed: int = 0) -> TrainingLoop:
+def loop_of(env: WarpVecEnv, agent: Any, seed: int = 0) -> RslRlLoop:
     config = TrainConfig(task="Cartpole-Swingup-Depth", num_envs=NUM_ENVS, max_iterations=2, agent=agent)
     return loop_on(env, config, seed=seed)
 
 
 @pytest.fixture(scope="module", params=AGENTS)
-def loop(env: WarpVecEnv, request: pytest.FixtureRequest) -> TrainingLoop:
+def loop(env: WarpVecEnv, request: pytest.FixtureRequest) -> RslRlLoop:
     """A training that has ended."""
     made = loop_of(env, AGENTS[request.param])
     before = {name: each.clone() for name, each in made.learner.modules["actor"].named_parameters()}
@@ -67,7 +65,7 @@ def random_observations(env: WarpVecEnv) -> TensorDict:
     return TensorDict(groups, batch_size=[NUM_ENVS])
 
 
-def test_a_checkpoint_restores_the_convolutions(loop: TrainingLoop, env: WarpVecEnv) -> None:
+def test_a_checkpoint_restores_the_convolutions(loop: RslRlLoop, env: WarpVecEnv) -> None:
     seen, other = random_observations(env), loop_of(env, loop.config.agent, seed=1)
     with torch.inference_mode():
         wanted = loop.learner.policy()(seen)
@@ -88,7 +86,7 @@ def test_environments_go_on_with_the_images_that_they_had(env: WarpVecEnv) -> No
         assert (ours[:, 0] != ours[:, 2]).any()  # The pole moves in the stack.
 
 
-def test_an_exported_policy_takes_images_row_by_row(loop: TrainingLoop, env: WarpVecEnv, tmp_path: Path) -> None:
+def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVecEnv, tmp_path: Path) -> None:
     exported = exportable_policy(loop.learner, env, name="depth", checkpoint="", iteration=2)
     onnx, program = write_policy(exported, tmp_path / "policy.onnx")
     seen, session = random_observations(env), onnxruntime.InferenceSession(onnx)
@@ -109,8 +107,7 @@ CNN = AGENT.actor.cnn
 WRONG = {
     "a perceptron": (
         replace(AGENT, actor=replace(AGENT.actor, class_name="MLPModel", cnn=CnnConfig())),
-        "agent.actor.class_name is 'MLPModel', but 'image' is images: set it to 'CNNModel', or name other groups in "
-        "agent.obs_groups.actor.",
+        "agent.actor.class_name is 'MLPModel', but 'image' is images: set it to 'CNNModel', or name other groups in",
     ),
     "convolutions of numbers": (
         replace(AGENT, critic=ModelConfig(class_name="CNNModel", cnn=CNN)),
@@ -134,8 +131,14 @@ def test_a_network_that_does_not_take_its_groups_is_refused_in_one_sentence(wron
     ("make", "message"),
     [
         (lambda: ModelConfig(class_name="CNNModel"), "'CNNModel', but cnn.output_channels is empty"),
-        (lambda: ModelConfig(cnn=CNN), "class_name is 'MLPModel', which does not take it: set class_name to 'CNNModel'"),
-        (lambda: replace(CNN, kernel_size=(3,)), r"kernel_size is \(3,\), but must have a number of 1 or more for each"),
+        (
+            lambda: ModelConfig(cnn=CNN),
+            "class_name is 'MLPModel', which does not take it: set class_name to 'CNNModel'",
+        ),
+        (
+            lambda: replace(CNN, kernel_size=(3,)),
+            r"kernel_size is \(3,\), but must have a number of 1 or more for each",
+        ),
         (lambda: replace(CNN, stride=(1, 0)), r"stride is \(1, 0\), but must have a number of 1 or more for each"),
         (lambda: GrpoConfig(actor=AGENT.actor), "agent.actor must be a perceptron with a distribution for GRPO"),
     ],

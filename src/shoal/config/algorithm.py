@@ -1,7 +1,7 @@
 """What rsl_rl's learners are made of: networks, PPO, and its extensions, random network distillation and symmetry.
 
-One `ModelConfig` serves rsl_rl's MLP, recurrent and convolutional models, so that the command line can switch between them by
-`class_name`. A field that only some of the classes take is None unless it is given, and is refused for the others.
+One `ModelConfig` serves all of rsl_rl's models, so that the command line can switch between them by `class_name`. A
+field that only some of the classes take is None unless it is given, and is refused for the others.
 
 The length of a rollout is in `agent`. What rsl_rl fills in by itself (devices, ranks, sizes that follow from the
 observations) is not here.
@@ -127,7 +127,9 @@ class CnnConfig(Config):
         Config.__post_init__(self)
         for name in ("output_channels", "kernel_size", "stride", "max_pool"):
             given = getattr(self, name)
-            if given is not None and (len(given) != len(self.output_channels) or min(given, default=1) < (name != "max_pool")):
+            if given is not None and (
+                len(given) != len(self.output_channels) or min(given, default=1) < (name != "max_pool")
+            ):
                 raise UsageError(
                     f"{self.prefix}{name} is {given!r}, but must have a number of 1 or more for each of the "
                     f"{len(self.output_channels)} layers of output_channels."

@@ -115,7 +115,7 @@ def _for_groups(deployment: Mapping[str, Any], groups: Sequence[str]) -> dict[st
 
 
 class _SideBySide(nn.Module):
-    """rsl_rl's exportable model of images with one input, as others have: all groups side by side, images row by row."""
+    """rsl_rl's exportable model of images, with one input: all groups side by side, images row by row."""
 
     input_names = ("obs",)
     output_names = ("actions",)

@@ -172,7 +172,9 @@ def _refuse_other_models(agent: AgentConfig, observations: TensorDict) -> None:
             continue
         path = f"agent.{name}"
         if bool(images) != (model.class_name == "CNNModel"):
-            what, mend = (f"'{images[0]}' is images", "CNNModel") if images else ("none of its groups is images", "MLPModel")
+            what, mend = (
+                (f"'{images[0]}' is images", "CNNModel") if images else ("none of its groups is images", "MLPModel")
+            )
             raise UsageError(
                 f"{path}.class_name is {model.class_name!r}, but {what}: set it to '{mend}', or name other groups in "
                 f"agent.obs_groups.{name}."

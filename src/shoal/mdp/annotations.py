@@ -20,8 +20,8 @@ from shoal.mdp.terms import CHOICES
 __all__ = [
     "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
     "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
-    "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network", "Numbers",
-    "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds",
+    "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network",
+    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds",
     "Solids", "TendonIds",
 ]  # fmt: skip
 

@@ -238,8 +238,6 @@ class Binder:
         rule = takes(annotation)
         if rule and rule.what in OBJECTS:
             return self.selection(path, rule, value)
-        if rule and rule.what == "root":
-            return str(self.names.root(value, path)), ()
         if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
         if rule == IMAGE:
@@ -256,6 +254,8 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if not selected and (what == "action_columns" or (what == "numbers" and value is not None)):
             raise ShoalError(f"{path} is of what is selected, but no parameter before it selects anything: add one.")
+        if what == "root":
+            return str(self.names.root(value, path))
         if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
         if what in {"axes", "action_columns"}:

@@ -187,7 +187,7 @@ def height_scan(state: Any, env: int, i: int, grid: Grid) -> float:
 
 
 @wp.func
-def camera_depth(  # noqa: PLR0913  By name.
+def camera_depth(
     state: Any,  # noqa: ARG001
     env: int,
     i: int,

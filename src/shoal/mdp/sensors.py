@@ -148,11 +148,12 @@ def build_cameras(binder: Binder, engine: Engine) -> list[DepthCamera]:
         return []
     from shoal.sim.engines.depth import DepthCamera  # Slow to import.
 
-    made = ((binder.cameras[name], index, depth) for name, (index, depth) in binder.images.items())
-    return [
-        DepthCamera(engine, binder.names.model, index, depth, (term.width, term.height), term.enabled_geom_groups)
-        for term, index, depth in made
-    ]
+    def build(name: str) -> DepthCamera:
+        term, (index, depth) = binder.cameras[name], binder.images[name]
+        size, groups = (term.width, term.height), term.enabled_geom_groups
+        return DepthCamera(engine, binder.names.model, camera=index, depth=depth, size=size, groups=groups)
+
+    return [build(name) for name in binder.images]
 
 
 def _fields_of(term: ContactTerm) -> list[str]:

@@ -28,6 +28,7 @@ CHOICES: dict[str, Any] = {
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
+_ANGLE = Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)  # noqa: PLR2004  Degrees.
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a sub-terrain that are 0 for none; others are above."""
 COUNTS = {"num_waves", "num_obstacles", "num_boxes", "num_beams", "num_rings", "octaves"}
@@ -226,7 +227,7 @@ class CameraTerm(SensorTerm):
     """Where it is in the frame of that body [m]."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
     """Its orientation there, with the real part first. It looks along its -z axis, and its x axis points right."""
-    fovy: Annotated[float, Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)] = 45.0
+    fovy: Annotated[float, _ANGLE] = 45.0
     """Angle from the top to the bottom of the image [degrees]."""
     width: Annotated[int, at_least(1)] = 160
     """Columns of the image."""

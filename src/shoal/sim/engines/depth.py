@@ -1,5 +1,6 @@
 """Depth images by MuJoCo Warp's ray tracer: it needs where geoms and cameras are, which both engines have."""
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,8 +18,15 @@ _LENSES = ("cam_fovy", "cam_intrinsic")
 class DepthCamera:
     """A camera of the model in every environment."""
 
-    def __init__(
-        self, engine: Engine, model: mujoco.MjModel, camera: int, depth: wp.array, size: tuple[int, int], groups: Any
+    def __init__(  # noqa: PLR0913  By name.
+        self,
+        engine: Engine,
+        model: mujoco.MjModel,
+        *,
+        camera: int,
+        depth: wp.array,
+        size: tuple[int, int],
+        groups: Sequence[int],
     ) -> None:
         """Prepare, when all parameters of the engine are known, and before it starts.
 
