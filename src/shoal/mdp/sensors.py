@@ -207,8 +207,9 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
         if field != "found":
             setattr(contact, field, contact.stride)
         contact.stride += CONTACT_FIELDS[field]
-    if "sites" in term.parameters:
-        selection, sites = binder.selection(f"{path}.sites", Takes("site"), term.sites)
+    where = getattr(term, "sites", None)
+    if where is not None:
+        selection, sites = binder.selection(f"{path}.sites", Takes("site"), where)
         if len(sites) != len(columns):
             raise UsageError(
                 f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
