@@ -19,8 +19,8 @@ from rsl_rl.modules import distribution
 from rsl_rl.utils import compile_model, resolve_nn_activation, resolve_optimizer
 
 from shoal.config import (
-    DistributionConfig,
     CnnConfig,
+    DistributionConfig,
     ModelConfig,
     PpoConfig,
     RndConfig,

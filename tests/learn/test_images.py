@@ -27,7 +27,7 @@ AGENT: Any = resolve("Cartpole-Swingup-Depth").agent
 AGENT = replace(AGENT, num_steps_per_env=4, algorithm=replace(AGENT.algorithm, num_mini_batches=2))
 BOTH = replace(
     AGENT,
-    obs_groups={"actor": ("image", "critic"), "critic": ("critic",)},
+    obs_groups={"actor": ("policy", "critic"), "critic": ("critic",)},
     actor=replace(AGENT.actor, obs_normalization=True),
 )
 AGENTS = {"images alone": AGENT, "images and numbers": BOTH}
@@ -81,7 +81,7 @@ def test_environments_go_on_with_the_images_that_they_had(env: WarpVecEnv) -> No
     rows, other = {name: row.clone() for name, row in env.rows().items()}, built()
     other.put_rows(rows)
     for _ in range(3):
-        ours, theirs = (each.step(-torch.ones(NUM_ENVS, 1))[0]["image"] for each in (env, other))
+        ours, theirs = (each.step(-torch.ones(NUM_ENVS, 1))[0]["policy"] for each in (env, other))
         assert torch.equal(ours, theirs)
         assert (ours[:, 0] != ours[:, 2]).any()  # The pole moves in the stack.
 
@@ -92,10 +92,10 @@ def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVe
     seen, session = random_observations(env), onnxruntime.InferenceSession(onnx)
     metadata = session.get_modelmeta().custom_metadata_map
     groups = json.loads(metadata["observation_groups"])
-    assert groups == [*(["critic"] if loop.config.agent is BOTH else []), "image"]
+    assert groups == [*(["critic"] if loop.config.agent is BOTH else []), "policy"]
     assert json.loads(metadata["observation_shapes"])[-1] == [3, 24, 48]
     assert json.loads(metadata["observation_columns"])[-1] == 3 * 24 * 48
-    assert json.loads(metadata["observations"])["image"][0]["shape"] == [24, 48]
+    assert json.loads(metadata["observations"])["policy"][0]["shape"] == [24, 48]
     flat = torch.cat([seen[group].flatten(1) for group in groups], dim=1)
     with torch.inference_mode():
         wanted = loop.learner.policy()(seen)
@@ -107,7 +107,7 @@ CNN = AGENT.actor.cnn
 WRONG = {
     "a perceptron": (
         replace(AGENT, actor=replace(AGENT.actor, class_name="MLPModel", cnn=CnnConfig())),
-        "agent.actor.class_name is 'MLPModel', but 'image' is images: set it to 'CNNModel', or name other groups in",
+        "agent.actor.class_name is 'MLPModel', but 'policy' is images: set it to 'CNNModel', or name other groups in",
     ),
     "convolutions of numbers": (
         replace(AGENT, critic=ModelConfig(class_name="CNNModel", cnn=CNN)),
@@ -115,7 +115,7 @@ WRONG = {
     ),
     "kernels larger than the image": (
         replace(AGENT, actor=replace(AGENT.actor, cnn=replace(CNN, kernel_size=(5, 13)))),
-        "agent.actor.cnn does not fit the images of 'image', 24 rows of 48 pixels",
+        "agent.actor.cnn does not fit the images of 'policy', 24 rows of 48 pixels",
     ),
 }
 

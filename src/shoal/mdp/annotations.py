@@ -21,8 +21,8 @@ __all__ = [
     "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
     "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
     "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network",
-    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds",
-    "Solids", "TendonIds",
+    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId",
+    "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
 
 

@@ -260,7 +260,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         """Return the stages of one step, in order. Torch functions read what the kernel before them has written."""
         engine, history, fresh = self.engine, self.history, self.config.fresh_observations
         observing = [
-            *(("observe", self._by_engine(camera.render)) for camera in self.cameras),
+            *(("observe", camera.render) for camera in self.cameras),
             *self._kernel("observe", "place"),
             *self._torch("observe", "observations"),
             *chain(*(self._kernel("observe", name) for name in self._kernels if name.startswith("observe"))),

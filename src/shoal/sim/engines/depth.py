@@ -18,7 +18,7 @@ _LENSES = ("cam_fovy", "cam_intrinsic")
 class DepthCamera:
     """A camera of the model in every environment."""
 
-    def __init__(  # noqa: PLR0913  By name.
+    def __init__(
         self,
         engine: Engine,
         model: mujoco.MjModel,

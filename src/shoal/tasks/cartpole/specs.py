@@ -15,7 +15,7 @@ _PPO = ppo(64, 64, steps=64, entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_
 _CNN = CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2))
 _DEPTH = replace(
     _PPO,
-    obs_groups={"actor": ("image",), "critic": ("critic",)},
+    obs_groups={"actor": ("policy",), "critic": ("critic",)},
     actor=replace(_PPO.actor, class_name="CNNModel", obs_normalization=False, cnn=_CNN),
 )
 
@@ -95,7 +95,7 @@ SPECS = (
         num_envs=128,
         max_iterations=300,
         builder="shoal.tasks.cartpole.mujoco_task:SwingupDepth",
-        gpu_bytes_per_env=34_000,
+        gpu_bytes_per_env=39_300,
         observation_size=3_461,
     ),
 )
