@@ -71,6 +71,7 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
         **dict.fromkeys(("input_dim", "input_channels"), BY_OBSERVATION),
         "flatten": "the perceptron behind it needs it",
         "dilation": "a larger kernel or stride does as well on small images",
+        "global_pool": "where something is in an image would be lost",
         "norm": "statistics of batches differ between acting and learning",
     },
     "GaussianDistribution": {"output_dim": BY_CONSTRUCTION},

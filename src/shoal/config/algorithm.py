@@ -114,8 +114,6 @@ class CnnConfig(Config):
     """Activation function of the layers (rsl_rl's default)."""
     max_pool: tuple[bool, ...] | None = None
     """Whether each layer halves the image by the largest of its neighbours; None takes rsl_rl's False."""
-    global_pool: Literal["none", "max", "avg"] = "none"
-    """What is taken of each channel of the last layer: all of it, or its largest or mean value (rsl_rl's default)."""
 
     @property
     def enabled(self) -> bool:

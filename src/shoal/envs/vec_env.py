@@ -24,7 +24,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import warp as wp
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
@@ -95,7 +94,7 @@ class WarpVecEnv(Capabilities, VecEnv):
         self.task.keep_final_observations()
         self._extras["final_observation"] = self._tensors(self.task.final_obs)
 
-    def _tensors(self, groups: Mapping[str, wp.array]) -> dict[str, torch.Tensor]:
+    def _tensors(self, groups: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """Return observation groups as live tensors. Shapes (num_envs, columns), of images (num_envs, C, H, W)."""
         shapes = self.task.image_shapes
         return {name: to_torch(array).view(self.num_envs, *shapes.get(name, (-1,))) for name, array in groups.items()}

@@ -15,12 +15,13 @@ import warp as wp
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
 from shoal.mdp.annotations import COMMAND, IMAGE, Takes, hints_of, takes
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
 from shoal.mdp.networks import read_network
-from shoal.mdp.terms import CHOICES, CameraTerm, Term
+from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
 

@@ -5,11 +5,12 @@ from itertools import chain
 from typing import Any
 
 from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.marks import metrics_of
 from shoal.mdp.sensors import bind_contacts
 from shoal.mdp.stages import BoundTerms
-from shoal.mdp.terms import CameraTerm, Term
+from shoal.mdp.terms import Term
 from shoal.sim.task import CommandRange
 
 

@@ -15,6 +15,7 @@ from shoal.mdp.base import (
     to_base,
     yaw_quat,
 )
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.noise import Gaussian, Uniform
@@ -23,7 +24,6 @@ from shoal.mdp.robot_task import RobotTask
 from shoal.mdp.task import TermsTask
 from shoal.mdp.terms import (
     Action,
-    Camera,
     Command,
     Contact,
     Curriculum,

@@ -12,10 +12,11 @@ import warp as wp
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.annotations import ContactData, Geom, Takes
 from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches, touches_by_physics_step
 from shoal.mdp.names import matching
-from shoal.mdp.terms import CONTACT_FIELDS, CameraTerm, ContactTerm, Term
+from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
 
 if TYPE_CHECKING:
     from shoal.sim.engines.depth import DepthCamera
@@ -109,7 +110,8 @@ class _Sensors:
             where = f"{path}.parent_body"
             found = matching("body", names, term.parent_body, where, self._roles, self._objects)
             if len(found) > 1:
-                raise UsageError(f"{where} is '{term.parent_body}', which matches more than one body: name one.")
+                listed = ", ".join(names[at] for at in found)
+                raise UsageError(f"{where} is '{term.parent_body}', which matches more than one body ({listed}): name one.")
             parent = bodies[found[0]]
         name = path.partition(".")[2]
         parent.add_camera(name=name, pos=term.pos, quat=term.quat, fovy=term.fovy)

@@ -28,7 +28,6 @@ CHOICES: dict[str, Any] = {
 _MODES = {"startup": False, "reset": False, "interval": True, "step": True}
 """Modes of events, and whether each has an interval."""
 _NOT_NEGATIVE = Rule("be at least 0", lambda numbers: min(getattr(numbers, "values", lambda: numbers)()) >= 0)
-_ANGLE = Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)  # noqa: PLR2004  Degrees.
 MAY_BE_ZERO = {"border_width", "platform_width", "platform_height", "tilt_range_deg", "floor_depth"}
 """Numbers of a sub-terrain that are 0 for none; others are above."""
 COUNTS = {"num_waves", "num_obstacles", "num_boxes", "num_beams", "num_rings", "octaves"}
@@ -215,28 +214,6 @@ class BuiltinSensorTerm(SensorTerm):
     """Largest magnitude of its numbers; 0 for any."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CameraTerm(SensorTerm):
-    """A camera whose images are observed: one of the model, or one that is added to it."""
-
-    camera_name: str = ""
-    """The camera of the model; empty for a new one, which alone has what follows."""
-    parent_body: str = ""
-    """Pattern of the body that the new camera moves with; empty for the world."""
-    pos: tuple[float, float, float] = (0.0, 0.0, 1.0)
-    """Where it is in the frame of that body [m]."""
-    quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
-    """Its orientation there, with the real part first. It looks along its -z axis, and its x axis points right."""
-    fovy: Annotated[float, _ANGLE] = 45.0
-    """Angle from the top to the bottom of the image [degrees]."""
-    width: Annotated[int, at_least(1)] = 160
-    """Columns of the image."""
-    height: Annotated[int, at_least(1)] = 120
-    """Rows of the image."""
-    enabled_geom_groups: tuple[int, ...] = (0, 1, 2)
-    """Groups of the geoms that it sees."""
-
-
 TermT = TypeVar("TermT", bound=Term)
 
 
@@ -400,11 +377,6 @@ def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no
     A body is MJCF's `xbody`, and `subtree` one with all below it.
     """
     return declare(BuiltinSensorTerm, type, params)
-
-
-def Camera(**params: Value) -> CameraTerm:
-    """Declare a camera; the fields of `CameraTerm` are its parameters. Names are mjlab's."""
-    return declare(CameraTerm, "camera", params)
 
 
 def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:

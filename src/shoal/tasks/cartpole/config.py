@@ -9,8 +9,9 @@ from typing import Annotated
 
 from shoal.config.checks import above, at_least
 from shoal.config.env import EnvConfig
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import TermsConfig, task_config
-from shoal.mdp.terms import Action, Camera, Done, Event, Obs, Reward
+from shoal.mdp.terms import Action, Done, Event, Obs, Reward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
