@@ -57,7 +57,7 @@ def _plain(*tasks: str) -> dict[str, Recipe]:
 
 RECIPES = (
     _plain("Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough")
-    | {"Go2-Velocity-Flat": Recipe(task="Quadruped-Velocity-Flat", env={"robot": "go2"}, iterations=1500)}
+    | {"Go2-Velocity-Flat": Recipe(task="Quadruped-Velocity-Flat", env={"robot": "go2"}, iterations=600)}
     | _plain("Arm-Lift-Cube", "Hand-Reorient-Cube", "Humanoid-Tracking-Flat", "Cartpole-Swingup")
 )
 """The policies by name, in the order of the menu."""

@@ -1,8 +1,9 @@
 """Control a robot in plain MuJoCo with an exported policy: the numbers come from its metadata, nothing from Shoal.
 
-python docs/examples/controller.py POLICY.onnx ROBOT.xml
+python docs/examples/controller.py POLICY.onnx ROBOT.xml [--friction 0.5] [--mass 1.1] [--delay 0.02]
 """
 
+import argparse
 import json
 import sys
 from collections import deque
@@ -16,18 +17,29 @@ ACTIONS = ("joint_position", "gait_joint_position", "joint_velocity", "joint_eff
 
 
 class Controller:
-    """A policy that observes and moves a robot, which stands on a plane and has the policy's actuators."""
+    """A policy that observes and moves a robot, which stands on a plane. It need not have the actuators.
 
-    def __init__(self, policy: str, robot: str) -> None:
+    `friction` is that of all geoms instead of their own, `mass` a factor of all masses and inertias, and `delay` the
+    time after which an action acts [s].
+    """
+
+    def __init__(
+        self, policy: str, robot: str, *, friction: float | None = None, mass: float = 1.0, delay: float = 0.0
+    ) -> None:
         self.session = onnxruntime.InferenceSession(policy)
         texts = self.session.get_modelmeta().custom_metadata_map
         self.metadata = metadata = {key: json.loads(text) for key, text in texts.items() if text.startswith(("[", "{"))}
         spec = mujoco.MjSpec.from_file(robot)
         spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_PLANE, size=(0, 0, 0.05), contype=1, conaffinity=1)
         self.period, spec.option.timestep = float(texts["control_period_s"]), float(texts["physics_step_s"])
+        spec.option.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{texts['integrator'].upper()}")
         numbers = [metadata[f"joint_{each}"] for each in ("stiffness", "damping", "torque_limits", "target_limits")]
         numbers = zip(metadata["joint_names"], *numbers, strict=True)
         actuators = dict(zip(metadata["actuator_names"], numbers, strict=True))
+        resisting = [metadata[f"joint_{each}"] for each in ("armature", "frictionloss", "viscous_damping")]
+        for name, armature, friction_loss, damping in zip(metadata["joint_names"], *resisting, strict=True):
+            joint = spec.joint(name)
+            joint.armature, joint.frictionloss, joint.damping[0] = armature, friction_loss, damping
         self.home = metadata["default_pose"]
         self.acted = {}  # Offset, scale and limits of the control of each actuator, in the order of the actions.
         self.largest = np.array([acted["clip"] for acted in metadata["actions"].values() for _ in acted["columns"]])
@@ -38,7 +50,10 @@ class Controller:
                     "without offset, lower and upper."
                 )
             for column, scale in zip(acted["columns"], acted["scale"], strict=True):
-                actuator, (joint, kp, kd, forces, limits) = spec.actuator(column), actuators[column]
+                joint, kp, kd, forces, limits = actuators[column]
+                actuator = spec.actuator(column) or spec.add_actuator(
+                    name=column, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT
+                )
                 if acted["function"].endswith("joint_position"):
                     actuator.set_to_position(kp=kp, kv=kd)
                 elif acted["function"] == "joint_velocity":
@@ -48,11 +63,20 @@ class Controller:
                 # All numbers are the joint's.
                 actuator.gear, actuator.ctrllimited, actuator.forcerange = [1, 0, 0, 0, 0, 0], False, forces
                 self.acted[column] = self.home[joint] * acted["function"].endswith("joint_position"), scale, limits
-        self.data = mujoco.MjData(spec.compile())
+        for geom in spec.geoms if friction is not None else ():
+            geom.friction[0] = friction
+        model = spec.compile()
+        model.body_mass *= mass
+        model.body_inertia *= mass
+        self.data = mujoco.MjData(model)
+        mujoco.mj_setConst(model, self.data)  # What follows from masses, such as the weights of constraints.
+        self.data.qpos[:] = metadata["default_qpos"]
         self.terms = [term for group in metadata["observation_groups"] for term in metadata["observations"][group]]
         self.pasts = [deque(maxlen=term["history_length"]) for term in self.terms]
         self.commands = {name: np.zeros(len(columns)) for name, columns in metadata["commands"].items()}
         self.action, self.steps = np.zeros(len(self.acted)), 0
+        # Of each physics step to come: until the first action acts, the robot holds its pose.
+        self.controls = deque([self.control(self.action)] * round(delay / model.opt.timestep))
         for term in self.terms:
             if term["function"] not in self.measure(term):
                 sys.exit(
@@ -107,17 +131,32 @@ class Controller:
         action = self.session.run(["actions"], {"obs": observation[None]})[0][0]
         self.action = action.clip(-self.largest, self.largest)
         self.steps += 1
-        for (name, (offset, scale, limits)), *moves in zip(self.acted.items(), self.action, self.swings(), strict=True):
-            self.data.actuator(name).ctrl = np.clip(offset + scale * moves[0] + moves[1], *limits)
-        mujoco.mj_step(self.data.model, self.data, round(self.period / self.data.model.opt.timestep))
+        control = self.control(self.action, self.swings())
+        for _ in range(round(self.period / self.data.model.opt.timestep)):
+            self.controls.append(control)
+            self.data.ctrl[:] = self.controls.popleft()
+            mujoco.mj_step(self.data.model, self.data)
         return observation, self.action
+
+    def control(self, action: np.ndarray, swings: float | np.ndarray = 0.0) -> np.ndarray:
+        """Return the controls of all actuators that follow from an action."""
+        control = self.data.ctrl.copy()
+        moves = np.broadcast_to(swings, action.shape)
+        for (name, (offset, scale, limits)), acted, moved in zip(self.acted.items(), action, moves, strict=True):
+            control[self.data.model.actuator(name).id] = np.clip(offset + scale * acted + moved, *limits)
+        return control
 
 
 if __name__ == "__main__":
-    controller = Controller(*sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("policy", help="policy.onnx of `shoal export`")
+    parser.add_argument("robot", help="MJCF file")
+    parser.add_argument("--friction", type=float, help="sliding friction of all geoms, instead of their own")
+    parser.add_argument("--mass", type=float, default=1.0, help="factor of all masses and inertias")
+    parser.add_argument("--delay", type=float, default=0.0, help="time after which an action acts [s]")
+    controller = Controller(**vars(parser.parse_args()))
     controller.commands["twist"][0] = 0.5
     data = controller.data
-    mujoco.mj_resetDataKeyframe(data.model, data, 0)
     for _ in range(round(5 / controller.period)):
         controller.step()
     x, y, z = data.qpos[:3]

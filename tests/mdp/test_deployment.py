@@ -26,10 +26,10 @@ ROBOT = """
 <mujoco>
   <option gravity="0 0 0"/>
   <worldbody><body name="base" pos="0 0 2"><freejoint/><geom type="box" size="0.1 0.1 0.1" mass="5"/>
-    <body pos="0.1 0 0"><joint name="a" axis="0 1 0" damping="0.1"/><geom type="capsule" size="0.02" fromto="0 0 0 0.3 0 0"/>
+    <body pos="0.1 0 0"><joint name="a" axis="0 1 0" damping="0.1" armature="0.02"/><geom type="capsule" size="0.02" fromto="0 0 0 0.3 0 0"/>
       <body pos="0.3 0 0"><joint name="passive" axis="0 1 0" stiffness="1" damping="0.1"/><geom size="0.05"/></body></body>
     <body pos="0 0.1 0"><joint name="b" axis="1 0 0" damping="0.1"/><geom type="capsule" size="0.02" fromto="0 0 0 0 0.3 0"/></body>
-    <body pos="0 0 0.1"><joint name="c" axis="1 0 0" damping="0.1"/><geom type="capsule" size="0.02" fromto="0 0 0 0 0 0.3"/></body>
+    <body pos="0 0 0.1"><joint name="c" axis="1 0 0" damping="0.1" frictionloss="0.3"/><geom type="capsule" size="0.02" fromto="0 0 0 0 0 0.3"/></body>
   </body></worldbody>
   <actuator>
     <motor name="c" joint="c" ctrllimited="true" ctrlrange="-0.1 0.1"/>
@@ -170,8 +170,14 @@ def test_numbers_that_follow_from_no_declaration_are_not_exported() -> None:
 
 
 def test_gains_and_the_default_pose_are_those_of_the_model() -> None:
-    described = build().deployment()
+    task = build()
+    described, model = task.deployment(), task.model
     assert described["actuator_names"] == ["c", "a_servo", "b"]
+    for key, field in (("armature", "armature"), ("frictionloss", "frictionloss"), ("viscous_damping", "damping")):
+        expected = [getattr(model, f"dof_{field}")[model.joint(name).dofadr[0]] for name in described["joint_names"]]
+        assert described[f"joint_{key}"] == expected
+    assert described["integrator"] == "euler"
+    assert described["default_qpos"] == task.home().tolist()
     assert str(described["joint_stiffness"]) == "[0.0, 3.0, 0.0]"
     assert described["joint_damping"] == [0.0, 0.2, 0.3]
     assert described["default_pose"] == {"a": 0.3, "passive": -0.2, "b": 0.1, "c": 0.4}

@@ -66,16 +66,35 @@ def test_the_joints_of_the_t1_have_the_mirror_images_that_holosoma_lists() -> No
     }
 
 
-@pytest.mark.parametrize("robot", [each for each in PARAMETERS if each.values[0] in {"g1", "t1"}])
-def test_a_humanoid_that_acts_in_the_mirror_moves_in_the_mirror(robot: str) -> None:
+def alike(robot: str) -> Any:
+    """Return environments without what differs between them, but for their first states and commands."""
     spec: Any = registry.resolve(ROBOTS[robot][0])
     config = spec.env.undisturbed().change(
         commands={"twist": {"resampling_time": (1e3, 1e3)}},
         events=dict.fromkeys(("foot_friction", "encoder_bias", "base_com")),
     )
-    task = spec.load_builder()(config, num_envs=16, device="cpu", seed=1)
+    return spec.load_builder()(config, num_envs=16, device="cpu", seed=1)
+
+
+@needs("mjlab")
+def test_the_critic_of_the_g1_feels_its_weight_and_the_height_of_its_soles() -> None:
+    task = alike("g1")
+    for _ in range(20):
+        task.step()
+    felt = task.obs["critic"].numpy()[:, -12:]
+    heights, air_times, touches, forces = felt[:, :2], felt[:, 2:4], felt[:, 4:6], felt[:, 6:].reshape(-1, 2, 3)
+    up = np.expm1(forces[..., 2]).sum(axis=1)  # What is felt is log(1 + force).
+    np.testing.assert_allclose(up, task.model.body_mass.sum() * 9.81, rtol=0.1)
+    np.testing.assert_allclose(heights, 0.0, atol=0.005)
+    assert (touches == 1.0).all()
+    assert (air_times == 0.0).all()
+
+
+@pytest.mark.parametrize("robot", [each for each in PARAMETERS if each.values[0] in {"g1", "t1"}])
+def test_a_humanoid_that_acts_in_the_mirror_moves_in_the_mirror(robot: str) -> None:
+    task = alike(robot)
     # The sides of the models differ by a millimetre, or by grams, which hard steps would make more of.
-    check_motion_in_the_mirror(task, "left|right", size=0.1, tolerance=0.05)
+    check_motion_in_the_mirror(task, "left|right", size=0.1, tolerance=0.2)
 
 
 @pytest.mark.spawn

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import mujoco
+
 from shoal.mdp.accesses import python_of
 from shoal.mdp.actuators import acts_on_scalar_joint, joint_gains, joint_targets
 from shoal.mdp.config import members
@@ -26,6 +28,8 @@ def deployment_of(task: TermsTask[Any]) -> dict[str, Any]:
     actions = {name: _action(task, name, bound) for name, bound in task.bound.actions.items()}
     return _joints(task) | {
         "physics_step_s": float(task.model.opt.timestep),
+        "integrator": mujoco.mjtIntegrator(task.model.opt.integrator).name.removeprefix("mjINT_").lower(),
+        "default_qpos": task.home().tolist(),
         "actions": actions,
         "action_scale": [number for each in actions.values() for number in each["scale"]],
         "command_names": list(task.bound.commands),
@@ -106,6 +110,7 @@ def _joints(task: TermsTask[Any]) -> dict[str, Any]:
     indices = [index for index in range(model.nactuator) if acts_on_scalar_joint(model, index)]
     joints = model.actuator_trnid[indices, 0]
     kp, kd, limits = joint_gains(model, indices)
+    dofs = model.jnt_dofadr[joints]
     return {
         "actuator_names": [model.actuator(index).name for index in indices],
         "joint_names": [model.joint(int(joint)).name for joint in joints],
@@ -114,5 +119,8 @@ def _joints(task: TermsTask[Any]) -> dict[str, Any]:
         "joint_stiffness": (kp + 0.0).tolist(),  # Not -0 of an actuator that is no position actuator.
         "joint_damping": (kd + 0.0).tolist(),
         "joint_torque_limits": limits.tolist(),
+        "joint_armature": model.dof_armature[dofs].tolist(),
+        "joint_frictionloss": model.dof_frictionloss[dofs].tolist(),
+        "joint_viscous_damping": model.dof_damping[dofs].tolist(),
         "joint_target_limits": joint_targets(model, indices).tolist(),
     }

@@ -111,7 +111,9 @@ class _Sensors:
             found = matching("body", names, term.parent_body, where, self._roles, self._objects)
             if len(found) > 1:
                 listed = ", ".join(names[at] for at in found)
-                raise UsageError(f"{where} is '{term.parent_body}', which matches more than one body ({listed}): name one.")
+                raise UsageError(
+                    f"{where} is '{term.parent_body}', which matches more than one body ({listed}): name one."
+                )
             parent = bodies[found[0]]
         name = path.partition(".")[2]
         parent.add_camera(name=name, pos=term.pos, quat=term.quat, fovy=term.fovy)
@@ -214,7 +216,7 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
         selection, sites = binder.selection(f"{path}.sites", Takes("site"), where)
         if len(sites) != len(columns):
             raise UsageError(
-                f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
+                f"contacts.{name}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
             )
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
     function = touches_by_physics_step if term.track_air_time else touches

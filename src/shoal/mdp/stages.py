@@ -52,7 +52,8 @@ def stages_of(config: TermsConfig, terms: BoundTerms, binder: Binder, first: Ite
     after_physics = [_sense(terms, binder), _end(config, terms), _reward(terms, binder)]
     if not binder.torch:  # No torch function reads contacts or ends in between.
         after_physics = [Source("reward", [line for each in after_physics for line in each.lines])]
-        place, observing[0].lines = Source("place"), place.lines + observing[0].lines
+        if not observing[0].columns:  # A kernel of single columns has an `i` of its own.
+            place, observing[0].lines = Source("place"), place.lines + observing[0].lines
     return [
         *_act(config, terms, binder),
         *after_physics,

@@ -12,6 +12,7 @@ from support.ground_probe import probe
 
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.robots import find_feet
+from shoal.mdp.terms import Obs
 from shoal.mdp.terrain import make_terrain
 from shoal.tasks.quadruped.config import ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
@@ -110,6 +111,18 @@ def test_it_sees_the_ground_before_it_and_the_policy_with_errors() -> None:
     assert critic[env, 48 + 12 * 9] == pytest.approx(qpos[2] - 0.29 - height, abs=0.01)
     drawn: list[Any] = task.scan({"qpos": task.qpos.numpy()[env]})
     np.testing.assert_allclose([qpos[2] - 0.29 - mark.position[2] for mark in drawn], critic[env, 48:], atol=0.01)
+
+
+def test_it_sees_the_ground_beside_the_heights_of_its_feet() -> None:
+    feet = {"feet": Obs("foot_height", contact="feet")}
+    config = changed(ROUGH, CALM, terrain_levels=1).change(observations={"critic": feet})
+    task, alone = (
+        RoughVelocity(each, num_envs=2, device="cpu", seed=1)
+        for each in (config, changed(ROUGH, CALM, terrain_levels=1))
+    )
+    np.testing.assert_array_equal(task.obs["policy"].numpy(), alone.obs["policy"].numpy())
+    heights = task.obs["critic"].numpy()[:, -4:]
+    assert ((heights > 0.0) & (heights < 0.1)).all()  # The feet are spheres that stand.
 
 
 def progress(task: RoughVelocity, *, asked: float, walked: float, failed: bool = False) -> np.ndarray:

