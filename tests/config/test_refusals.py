@@ -121,7 +121,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
     (
         unchecked(ModelConfig, class_name="RNModel"),
         (
-            "a model's class_name is 'RNModel', but rsl_rl has 'MLPModel' or 'RNNModel'."
+            "a model's class_name is 'RNModel', but rsl_rl has 'MLPModel', 'RNNModel' or 'CNNModel'."
             " Did you mean 'RNNModel'? A class of your own is written 'module:Class'."
         ),
     ),

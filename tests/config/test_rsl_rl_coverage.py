@@ -19,6 +19,7 @@ from rsl_rl.modules import distribution
 from rsl_rl.utils import compile_model, resolve_nn_activation, resolve_optimizer
 
 from shoal.config import (
+    CnnConfig,
     DistributionConfig,
     ModelConfig,
     PpoConfig,
@@ -65,6 +66,14 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
     },
     "MLPModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim"), BY_CONSTRUCTION),
     "RNNModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim"), BY_CONSTRUCTION),
+    "CNNModel": dict.fromkeys(("obs", "obs_groups", "obs_set", "output_dim", "cnns"), BY_CONSTRUCTION),
+    "CNN": {
+        **dict.fromkeys(("input_dim", "input_channels"), BY_OBSERVATION),
+        "flatten": "the perceptron behind it needs it",
+        "dilation": "a larger kernel or stride does as well on small images",
+        "global_pool": "where something is in an image would be lost",
+        "norm": "statistics of batches differ between acting and learning",
+    },
     "GaussianDistribution": {"output_dim": BY_CONSTRUCTION},
     "HeteroscedasticGaussianDistribution": {"output_dim": BY_CONSTRUCTION},
     "BetaDistribution": {"output_dim": BY_CONSTRUCTION},
@@ -87,6 +96,7 @@ NOT_PASSED: dict[str, dict[str, str]] = {
 """Fields of ours that the constructor itself does not take."""
 
 OTHER_DEFAULTS: dict[str, dict[str, str]] = {
+    "CNN": dict.fromkeys(("output_channels", "kernel_size"), "rsl_rl has none; needed by a CNNModel"),
     "RandomNetworkDistillation": {
         "num_outputs": "rsl_rl has none; Isaac Lab's",
         "predictor_hidden_dims": "rsl_rl has none; Isaac Lab's",
@@ -105,6 +115,7 @@ COUNTERPARTS: dict[str, tuple[Any, Any, set[str] | None]] = {
     "PPO": (algorithms.PPO, PpoConfig, None),
     **{name: (getattr(models, name), ModelConfig, set(own)) for name, own in MODEL_FIELDS.items()},
     **{name: (getattr(modules, name), DistributionConfig, set(own)) for name, own in DISTRIBUTION_FIELDS.items()},
+    "CNN": (modules.CNN, CnnConfig, None),
     "RandomNetworkDistillation": (RND, RndConfig, None),
     "constant": (RND._constant_weight_schedule, RndWeightScheduleConfig, set(SCHEDULE_FIELDS["constant"])),
     "step": (RND._step_weight_schedule, RndWeightScheduleConfig, set(SCHEDULE_FIELDS["step"])),
@@ -218,7 +229,7 @@ def test_every_class_that_can_be_named_has_a_configuration() -> None:
         for name, member in inspect.getmembers(distribution, inspect.isclass)
         if issubclass(member, distribution.Distribution) and member is not distribution.Distribution
     }
-    assert named - set(COUNTERPARTS) == {"CNNModel", "Distillation"}  # No environment observes images; no teacher yet.
+    assert named - set(COUNTERPARTS) == {"Distillation"}  # It has a configuration of its own.
     assert set(runners.__all__) == {"OnPolicyRunner", "DistillationRunner"}
 
 

@@ -194,6 +194,7 @@ def test_it_says_what_a_controller_must_know(files: tuple[Path, Path], suffix: s
         "shoal_version": __version__,
         "observation_groups": '["privileged", "policy"]',
         "observation_columns": "[5, 3]",
+        "observation_shapes": "[[5], [3]]",
         "control_period_s": "0.02",
     }
 

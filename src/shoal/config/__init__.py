@@ -4,6 +4,7 @@ Standard library only. Nothing here looks at the machine, and nothing imports a 
 """
 
 from shoal.config.agent import AgentConfig as AgentConfig
+from shoal.config.algorithm import CnnConfig as CnnConfig
 from shoal.config.algorithm import DistributionConfig as DistributionConfig
 from shoal.config.algorithm import ModelConfig as ModelConfig
 from shoal.config.algorithm import PpoConfig as PpoConfig

@@ -1,7 +1,7 @@
 """What rsl_rl's learners are made of: networks, PPO, and its extensions, random network distillation and symmetry.
 
-One flat `ModelConfig` serves rsl_rl's MLP and recurrent models, so that the command line can switch between them by
-`class_name`. A field that only some of the classes take is None unless it is given, and is refused for the others.
+One `ModelConfig` serves all of rsl_rl's models, so that the command line can switch between them by `class_name`. A
+field that only some of the classes take is None unless it is given, and is refused for the others.
 
 The length of a rollout is in `agent`. What rsl_rl fills in by itself (devices, ranks, sizes that follow from the
 observations) is not here.
@@ -26,7 +26,11 @@ RnnType = Literal["lstm", "gru"]
 StdType = Literal["scalar", "log"]
 """How a standard deviation is parameterised."""
 
-MODEL_FIELDS = {"MLPModel": frozenset[str](), "RNNModel": frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"})}
+MODEL_FIELDS = {
+    "MLPModel": frozenset[str](),
+    "RNNModel": frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"}),
+    "CNNModel": frozenset({"cnn"}),
+}
 """rsl_rl's models, each with the fields of `ModelConfig` that the others do not take."""
 
 DISTRIBUTION_FIELDS = {
@@ -93,6 +97,44 @@ class DistributionConfig(Config):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CnnConfig(Config):
+    """Convolutions that images pass before the perceptron, the same for each group of images."""
+
+    prefix = "a CNN's "
+
+    output_channels: tuple[int, ...] = ()
+    """Channels of each layer; none for no convolutions."""
+    kernel_size: tuple[int, ...] = ()
+    """Side of each layer's kernel [pixels]."""
+    stride: tuple[int, ...] | None = None
+    """Step of each layer's kernel [pixels]; None takes rsl_rl's 1."""
+    padding: Literal["none", "zeros", "reflect", "replicate", "circular"] = "none"
+    """What is beyond the edges; without padding images become smaller (rsl_rl's default)."""
+    activation: Activation = "elu"
+    """Activation function of the layers (rsl_rl's default)."""
+    max_pool: tuple[bool, ...] | None = None
+    """Whether each layer halves the image by the largest of its neighbours; None takes rsl_rl's False."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether there are convolutions."""
+        return bool(self.output_channels)
+
+    def __post_init__(self) -> None:
+        """Refuse layers without a size, or with two."""
+        Config.__post_init__(self)
+        for name in ("output_channels", "kernel_size", "stride", "max_pool"):
+            given = getattr(self, name)
+            if given is not None and (
+                len(given) != len(self.output_channels) or min(given, default=1) < (name != "max_pool")
+            ):
+                raise UsageError(
+                    f"{self.prefix}{name} is {given!r}, but must have a number of 1 or more for each of the "
+                    f"{len(self.output_channels)} layers of output_channels."
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Config):
     """One network of a learner: its class and its layers."""
 
@@ -100,7 +142,7 @@ class ModelConfig(Config):
     classes = MODEL_FIELDS
 
     class_name: str = "MLPModel"
-    """MLPModel is a perceptron, RNNModel has recurrent layers before it.
+    """MLPModel is a perceptron, RNNModel has recurrent layers before it, CNNModel convolutions of images.
     A class of your own is written "module:Class"; it is given every field that is not None."""
     hidden_dims: Annotated[tuple[int, ...], each(WIDTH_OR_INPUT)] = (256, 256, 256)
     """Units of each hidden layer; -1 takes as many as the input has (rsl_rl's default)."""
@@ -116,6 +158,17 @@ class ModelConfig(Config):
     """Units of the recurrent state. RNNModel only; None takes rsl_rl's 256."""
     rnn_num_layers: Annotated[int | None, at_least(1)] = None
     """Recurrent layers on top of each other. RNNModel only; None takes rsl_rl's 1."""
+    cnn: CnnConfig = field(default_factory=CnnConfig)
+    """Convolutions of images. CNNModel only, which needs them."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range, and a CNNModel without convolutions."""
+        Config.__post_init__(self)
+        if self.class_name == "CNNModel" and not self.cnn.enabled:
+            raise UsageError(
+                "a model's class_name is 'CNNModel', but cnn.output_channels is empty: give it channels, such as "
+                "(16, 32), and cnn.kernel_size as many numbers."
+            )
 
     @property
     def least_weights(self) -> int:

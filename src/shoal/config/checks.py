@@ -184,11 +184,12 @@ def _check_class(config: DataclassInstance, prefix: str, takes: Mapping[str, Col
         )
     for name in sorted({name for names in takes.values() for name in names}):
         value = getattr(config, name)
-        if value is not None and (chosen is None or name not in takes[chosen]):
+        if is_given(value) and (chosen is None or name not in takes[chosen]):
             takers = listed(cls for cls, names in takes.items() if name in names)
+            shown, instead = ("given", "leave it out") if is_dataclass(value) else (repr(value), f"{name} to None")
             raise UsageError(
-                f"{prefix}{name} is {value!r}, but class_name is {chosen!r}, which does not take it:"
-                f" set class_name to {takers}, or {name} to None."
+                f"{prefix}{name} is {shown}, but class_name is {chosen!r}, which does not take it:"
+                f" set class_name to {takers}, or {instead}."
             )
 
 

@@ -49,7 +49,7 @@ class GrpoConfig(AgentConfig):
     def __post_init__(self) -> None:
         """Refuse values out of range, and networks that GRPO does not train."""
         AgentConfig.__post_init__(self)
-        if self.actor.class_name == "RNNModel" or not self.actor.distribution.enabled:
+        if self.actor.class_name in {"RNNModel", "CNNModel"} or not self.actor.distribution.enabled:
             raise UsageError(
                 "agent.actor must be a perceptron with a distribution for GRPO: set class_name to 'MLPModel', and "
                 "distribution.class_name to 'GaussianDistribution'."

@@ -17,7 +17,7 @@ from shoal.errors import UsageError, counted
 CompileMode = Literal["default", "max-autotune-no-cudagraphs"]
 """Modes of `torch.compile` that rsl_rl allows: those without CUDA graphs."""
 
-RSL_RL_NAMES = {"distribution": "distribution_cfg", "rnd": "rnd_cfg", "symmetry": "symmetry_cfg"}
+RSL_RL_NAMES = {"distribution": "distribution_cfg", "cnn": "cnn_cfg", "rnd": "rnd_cfg", "symmetry": "symmetry_cfg"}
 """Fields that have another name in rsl_rl."""
 
 _OWN_CLASSES = {

@@ -148,7 +148,10 @@ def _agent_of(theirs: Any) -> RslRlConfig:  # noqa: ANN401  mjlab's RslRlOnPolic
 def _model_of(theirs: Any) -> ModelConfig:  # noqa: ANN401  mjlab's RslRlModelCfg.
     """Return mjlab's configuration of a network as Shoal's."""
     if theirs.cnn_cfg is not None:
-        raise UsageError(f"The task's agent has a {theirs.class_name}, but Shoal trains MLPModel and RNNModel.")
+        raise UsageError(
+            f"The task's agent has a {theirs.class_name}, whose convolutions Shoal does not take from mjlab: choose a "
+            "task that observes no images."
+        )
     recurrence = {name: getattr(theirs, name) for name in ("rnn_type", "rnn_hidden_dim", "rnn_num_layers")}
     return ModelConfig(
         class_name=theirs.class_name,

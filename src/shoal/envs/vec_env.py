@@ -77,7 +77,7 @@ class WarpVecEnv(Capabilities, VecEnv):
             self._extras["log"] = {
                 f"Metrics/{name}": column for name, column in zip(task.metrics, columns, strict=True)
             }
-        self._live = {group: to_torch(array) for group, array in task.obs.items()}
+        self._live = self._tensors(task.obs)
         # Locked: a group that a caller added would come back two steps later with old values.
         self._observations = [
             TensorDict(
@@ -92,7 +92,12 @@ class WarpVecEnv(Capabilities, VecEnv):
     def keep_final_observations(self) -> None:
         """Give ``extras["final_observation"]``, a tensor for each group, from now on."""
         self.task.keep_final_observations()
-        self._extras["final_observation"] = {group: to_torch(array) for group, array in self.task.final_obs.items()}
+        self._extras["final_observation"] = self._tensors(self.task.final_obs)
+
+    def _tensors(self, groups: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Return observation groups as live tensors. Shapes (num_envs, columns), of images (num_envs, C, H, W)."""
+        shapes = self.task.image_shapes
+        return {name: to_torch(array).view(self.num_envs, *shapes.get(name, (-1,))) for name, array in groups.items()}
 
     @property
     def episode_length_buf(self) -> torch.Tensor:
@@ -124,7 +129,8 @@ class WarpVecEnv(Capabilities, VecEnv):
             actions: Shape (num_envs, num_actions).
 
         Returns:
-            observations: One tensor for each group, shape (num_envs, columns).
+            observations: One tensor for each group, shape (num_envs, columns), of images (num_envs, channels,
+                height, width).
             rewards: Shape (num_envs,).
             dones: Booleans, shape (num_envs,).
             extras: ``time_outs``, booleans of shape (num_envs,); ``episode_sums``, shape (num_envs,

@@ -240,7 +240,7 @@ def _observation_groups(file: Path, metadata: Mapping[str, str], env: VecEnv) ->
     with refusing(file, "pass a policy that `shoal export` wrote", "The metadata of "):
         groups, columns = (parse_json(metadata.get(f"observation_{part}", "[]")) for part in ("groups", "columns"))
         needed: dict[str, int] = dict(zip(groups, columns, strict=True))
-    given = {name: group.shape[-1] for name, group in env.get_observations().items()}
+    given = {name: group[0].numel() for name, group in env.get_observations().items()}
     if not needed or not needed.items() <= given.items():
         raise UsageError(
             f"The policy {file} needs the observation groups {needed}, by their columns, but the task has {given}: "

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import logging
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from shoal.errors import ShoalError, UsageError, refusing_os_errors
 from shoal.files import Folder, folder_of
 from shoal.learn.checkpoints import read_checkpoint
 from shoal.learn.evaluation import TrainedPolicy
+from shoal.learn.inference import concatenated
 from shoal.learn.learner import Learner
 from shoal.learn.state import restore_curriculum
 from shoal.sim.isolation import isolated
@@ -83,17 +85,22 @@ def exportable_policy(learner: Learner, env: VecEnv, *, name: str, checkpoint: s
             "exported: give it one."
         )
     network = policy.as_onnx(verbose=False).to("cpu").eval().requires_grad_(requires_grad=False)
-    observations = env.get_observations()
-    _compare_actions(network, policy, observations)
+    observations, images = env.get_observations(), getattr(policy, "obs_groups_2d", [])
+    groups = [*policy.obs_groups, *images]
+    shapes = [tuple(observations[group].shape[1:]) for group in groups]
+    if images:
+        network = _SideBySide(network, shapes)
+    _compare_actions(network, policy, observations, groups)
     base = {
         "task": name,
         "checkpoint": checkpoint,
         "iteration": iteration,
         "shoal_version": __version__,
-        "observation_groups": list(policy.obs_groups),
-        "observation_columns": [observations[group].shape[-1] for group in policy.obs_groups],
+        "observation_groups": groups,
+        "observation_columns": [math.prod(shape) for shape in shapes],
+        "observation_shapes": shapes,
     }
-    of_task = _for_groups(capabilities_of(env).deployment(), policy.obs_groups)
+    of_task = _for_groups(capabilities_of(env).deployment(), groups)
     metadata = base | of_task | base  # A task cannot replace these.
     return ExportablePolicy(network, {key: _to_string(key, value, name) for key, value in metadata.items()})
 
@@ -107,14 +114,37 @@ def _for_groups(deployment: Mapping[str, Any], groups: Sequence[str]) -> dict[st
     return {**deployment, "observations": observations, "observation_names": names}
 
 
-def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict) -> None:  # noqa: ANN401  Any model.
+class _SideBySide(nn.Module):
+    """rsl_rl's exportable model of images, with one input: all groups side by side, images row by row."""
+
+    input_names = ("obs",)
+    output_names = ("actions",)
+
+    def __init__(self, network: nn.Module, shapes: Sequence[tuple[int, ...]]) -> None:
+        super().__init__()
+        self.network, self.shapes = network, list(shapes)
+        self.columns = [math.prod(shape) for shape in shapes]
+
+    def get_dummy_inputs(self) -> tuple[torch.Tensor]:
+        """Return an input of one row."""
+        return (torch.zeros(1, sum(self.columns)),)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        """Return actions. Shape (batch, num_actions)."""
+        parts = [*zip(obs.split(self.columns, dim=1), self.shapes, strict=True)]
+        vectors = [part for part, shape in parts if len(shape) == 1]
+        images = [part.unflatten(1, shape) for part, shape in parts if len(shape) > 1]
+        return self.network(torch.cat(vectors, dim=1) if vectors else obs[:, :0], *images)
+
+
+def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict, groups: Sequence[str]) -> None:  # noqa: ANN401  Any model.
     """Check that the exported network returns the actions of the policy.
 
     A user's model may inherit `as_onnx` from a class of rsl_rl that does not know of its changes.
     """
     random = torch.Generator().manual_seed(0)
     probes = {name: torch.randn((_PROBES, *group.shape[1:]), generator=random) for name, group in observations.items()}
-    by_name = probes | {"obs": torch.cat([probes[group] for group in policy.obs_groups], dim=-1)}
+    by_name = probes | {"obs": concatenated(probes, groups)}
     inputs = [by_name.get(name, zeros) for name, zeros in _example_inputs(network, _PROBES).items()]
     with torch.inference_mode():
         policy.reset()

@@ -56,8 +56,8 @@ def observation_sets(observations: TensorDict, config: AgentConfig, *sets: str) 
 
 
 def concatenated(observations: Mapping[str, torch.Tensor] | TensorDict, groups: Sequence[str]) -> torch.Tensor:
-    """Return observation groups side by side. Shape (num_envs, columns)."""
-    return torch.cat([observations[group] for group in groups], dim=-1)
+    """Return observation groups side by side, images row by row. Shape (num_envs, columns)."""
+    return torch.cat([observations[group].flatten(1) for group in groups], dim=-1)
 
 
 class FlatObservations:

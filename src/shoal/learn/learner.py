@@ -14,9 +14,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rsl_rl.env import VecEnv
+from rsl_rl.modules import CNN
+from tensordict import TensorDict
 
-from shoal.config import ExportConfig, PlayConfig, TrainConfig
+from shoal.config import AgentConfig, ExportConfig, ModelConfig, PlayConfig, TrainConfig
+from shoal.config.checks import is_custom
 from shoal.config.learners import resolve_learner
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.episodes import Policy
 from shoal.learn.groups import World
@@ -154,8 +158,37 @@ def build_learner(env: VecEnv, config: TrainConfig | PlayConfig | ExportConfig, 
     """
     spec = resolve_learner(config.learner)
     spec.require()
-    refuse_unknown_groups(config.agent, [*map(str, env.get_observations().keys())])
+    observations = env.get_observations()
+    refuse_unknown_groups(config.agent, [*map(str, observations.keys())])
+    _refuse_other_models(config.agent, observations)
     return load(spec.builder)(env, config.agent, world)
+
+
+def _refuse_other_models(agent: AgentConfig, observations: TensorDict) -> None:
+    """Refuse networks of rsl_rl's that do not take the observation groups they are given, or make nothing of them."""
+    for name, groups in agent.obs_groups.items():
+        model, images = getattr(agent, name, None), [group for group in groups if observations[group].dim() > 2]  # noqa: PLR2004
+        if not isinstance(model, ModelConfig) or is_custom(model.class_name):
+            continue
+        path = f"agent.{name}"
+        if bool(images) != (model.class_name == "CNNModel"):
+            what, mend = (
+                (f"'{images[0]}' is images", "CNNModel") if images else ("none of its groups is images", "MLPModel")
+            )
+            raise UsageError(
+                f"{path}.class_name is {model.class_name!r}, but {what}: set it to '{mend}', or name other groups in "
+                f"agent.obs_groups.{name}."
+            )
+        for group in images:
+            shape = observations[group].shape[1:]
+            cnn = CNN(shape[1:], shape[0], **to_rsl_rl(model.cnn))
+            try:
+                cnn(torch.zeros(1, *shape))
+            except RuntimeError as error:
+                raise UsageError(
+                    f"{path}.cnn does not fit the images of '{group}', {shape[1]} rows of {shape[2]} pixels "
+                    f"({error}): give it smaller kernels or strides, or fewer layers."
+                ) from error
 
 
 @contextmanager

@@ -140,7 +140,7 @@ class Replay:
         before, self._num_finals = self._num_finals, self._most_new + 2 * in_use
         numbers = self._next_number - in_use + torch.arange(in_use, device=self._slot.device)
         for name, finals in self._finals.items():
-            self._finals[name] = finals.new_zeros(self._num_finals + 1, finals.shape[1])
+            self._finals[name] = finals.new_zeros(self._num_finals + 1, *finals.shape[1:])
             self._finals[name][numbers % self._num_finals] = finals[numbers % before]
         self._make_graphs()
         return True

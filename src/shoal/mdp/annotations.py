@@ -20,9 +20,9 @@ from shoal.mdp.terms import CHOICES
 __all__ = [
     "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
     "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
-    "Grid", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network", "Numbers",
-    "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId", "SiteIds",
-    "Solids", "TendonIds",
+    "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network",
+    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId",
+    "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
 
 
@@ -163,6 +163,9 @@ Numbers = Annotated[wp.array[wp.float32], Takes("numbers", "number by pattern")]
 OptionalNumbers = Annotated[Any, Takes("numbers", "number by pattern")]
 """The same, or the integer 0 for None."""
 Grid = Annotated[wp.array[wp.vec2], Takes("grid", "length, width, distance [m]")]
+IMAGE = Takes("image", "name of a camera")
+Image = Annotated[wp.array2d[wp.float32], IMAGE]
+"""The depth of each of a camera's pixels [m], row by row from the top; 0 where it sees nothing."""
 Axes = Annotated[wp.array[wp.int32], Takes("axes", "columns of the field")]
 Network = Annotated[NetworkData, Takes("network", "file with weights")]
 """A network of actuators, with a memory for each name that is selected before it, see `shoal.mdp.networks`."""

@@ -14,7 +14,8 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.annotations import COMMAND, Takes, hints_of, takes
+from shoal.mdp.annotations import COMMAND, IMAGE, Takes, hints_of, takes
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
@@ -48,6 +49,8 @@ class Bound:
     is_updated: bool = False
     """Whether it is a command that is called in each step, with whether a new one is to be drawn; or an action that is
     called before each physics step, with its number."""
+    shape: tuple[int, ...] = ()
+    """Height and width of an image, whose pixels are the columns."""
 
     @property
     def value(self) -> str:
@@ -112,6 +115,10 @@ class Binder:
         """Names of the columns of all actions."""
         self.structs: dict[str, Any] = {}
         """Values that a parameter may name, by name: contacts."""
+        self.cameras: dict[str, CameraTerm] = {}
+        """The declared cameras by name."""
+        self.images: dict[str, tuple[int, wp.array]] = {}
+        """Of those that terms observe: their index in the model, and their images, (num_envs, pixels)."""
         self.columns: dict[str, tuple[str, ...]] = {}
         """What each contact is of, by its name."""
         self.functions: dict[str, Any] = {}
@@ -167,7 +174,11 @@ class Binder:
         called, env = self.name_function(function), self._env(path)
         own_name, is_updated = path.replace(".", "_"), not {"is_new", "physics_step"}.isdisjoint(passed)
         of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
-        return Bound(own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated)
+        cameras = [self.cameras[value] for name, value in values.items() if takes(hints[name]) == IMAGE]
+        shape = (cameras[0].height, cameras[0].width) if cameras and by_column and len(parts) == 1 else ()
+        return Bound(
+            own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated, shape
+        )
 
     def _env(self, path: str) -> str:
         """Return the expression of the environment. Where indices are checked, it notes which term runs."""
@@ -228,10 +239,10 @@ class Binder:
         rule = takes(annotation)
         if rule and rule.what in OBJECTS:
             return self.selection(path, rule, value)
-        if rule and rule.what == "root":
-            return str(self.names.root(value, path)), ()
         if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
+        if rule == IMAGE:
+            return self._image(path, value)
         if rule and rule.what == "grid":
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
@@ -244,6 +255,8 @@ class Binder:
         """Return the expression of an argument that selects nothing."""
         if not selected and (what == "action_columns" or (what == "numbers" and value is not None)):
             raise ShoalError(f"{path} is of what is selected, but no parameter before it selects anything: add one.")
+        if what == "root":
+            return str(self.names.root(value, path))
         if what == "command":
             return str(_found(path, value, self.commands, "a command of that name"))
         if what in {"axes", "action_columns"}:
@@ -264,6 +277,16 @@ class Binder:
         if what in CHOICES and isinstance(value, str):
             value = get_args(CHOICES[what]).index(value)
         return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
+
+    def _image(self, path: str, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of a camera's images, and the names of their pixels."""
+        term = _found(path, name, self.cameras, "a camera of that name")
+        pixels = tuple(f"{row} {column}" for row in range(term.height) for column in range(term.width))
+        if name not in self.images:
+            rule, pattern = Takes("camera", is_one=True), term.camera_name or name
+            index, _ = self.selection(f"sensors.{name}.camera_name", rule, pattern)
+            self.images[name] = int(index), self.allocate(f"sensors/{name}", len(pixels), wp.float32)
+        return self.share("image", name, lambda: self.images[name][1]), pixels
 
     def _network(self, path: str, file: str, joints: int) -> str:
         """Return the argument of a network, with a memory for each of some joints."""

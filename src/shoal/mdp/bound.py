@@ -5,6 +5,7 @@ from itertools import chain
 from typing import Any
 
 from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.marks import metrics_of
 from shoal.mdp.sensors import bind_contacts
@@ -28,6 +29,7 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
     actions = bind("actions", "i", "action", "physics_step")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
     commands = bind("commands", "first", "is_new")
+    binder.cameras = {name: each for name, each in config.terms("sensors").items() if isinstance(each, CameraTerm)}
     return BoundTerms(
         actions=actions,
         commands=commands,

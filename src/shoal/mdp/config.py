@@ -53,7 +53,7 @@ def members(each: Any) -> dict[str, Any]:
 class TermsConfig(MujocoConfig):
     """Base of the configuration of a task made of terms; `task_config` makes one."""
 
-    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "objects", "observations")
+    size_fields: ClassVar[tuple[str, ...]] = (*MujocoConfig.size_fields, "objects", "observations", "sensors")
     model_fields: ClassVar[tuple[str, ...]] = ("objects",)
 
     kinds: ClassVar[Mapping[str, type[Term]]] = {
@@ -98,7 +98,7 @@ class TermsConfig(MujocoConfig):
     objects: Group = field(default_factory=Group)
     """What is in the scene beside the robot, see `shoal.mdp.scene`."""
     sensors: Group = field(default_factory=Group)
-    """Sensors that are added to the model."""
+    """Sensors that are added to the model, and cameras."""
     recorders: Group = field(default_factory=Group)
     """What `evaluate --record` writes of each step, beside observations, actions and rewards."""
 

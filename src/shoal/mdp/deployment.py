@@ -50,8 +50,8 @@ def _described(bound: Bound, term: Term) -> dict[str, Any]:
         "function": python.__name__,
         "parameters": {name: getattr(term, name) for name in term.parameters},
         "unit": unit[1] if unit else "",
-        "columns": list(bound.columns),
-    }
+        "columns": list(bound.columns) if not bound.shape else [],
+    } | ({"shape": list(bound.shape)} if bound.shape else {})
 
 
 def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:

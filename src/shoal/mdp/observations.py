@@ -14,6 +14,7 @@ from shoal.mdp.annotations import (
     CommandColumn,
     Contacts,
     Grid,
+    Image,
     Joints,
     RootBody,
     SensorColumns,
@@ -183,6 +184,22 @@ def height_scan(state: Any, env: int, i: int, grid: Grid) -> float:
     x = state.qpos[env, 0] + wp.cos(heading) * point[0] - wp.sin(heading) * point[1]
     y = state.qpos[env, 1] + wp.sin(heading) * point[0] + wp.cos(heading) * point[1]
     return state.qpos[env, 2] - state.home[2] - surface_at(state.ground, x, y)[0]
+
+
+@wp.func
+def camera_depth(
+    state: Any,  # noqa: ARG001
+    env: int,
+    i: int,
+    sensor_name: Image,
+    cutoff_distance: float,
+    min_depth: float = 0.01,
+) -> float:
+    """Return the depth of a camera's pixel, along its axis, as a part of the cutoff distance: at least `min_depth` [m].
+
+    The least value is also that of a pixel in which the camera sees nothing.
+    """
+    return wp.clamp(sensor_name[env, i], min_depth, cutoff_distance) / cutoff_distance
 
 
 @wp.func

@@ -5,6 +5,7 @@ from typing import Any
 
 import warp as wp
 
+from shoal.errors import UsageError
 from shoal.mdp.accesses import uses
 from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
@@ -50,6 +51,37 @@ def observe(config: TermsConfig, terms: _Terms, rings: Rings, binder: Binder) ->
     if together.lines:
         together.lines = ["rng = state.rng[env]", *together.lines, "state.rng[env] = rng"]
     return [*wide, together]
+
+
+def columns_by_term(config: TermsConfig, terms: _Terms) -> dict[str, dict[str, int]]:
+    """Return the number of columns of each term, by group and name."""
+    declared = config.flat("observations")
+    return {
+        group: {name: len(bound.columns) * declared[f"{group}.{name}"].num_values for name, bound in bounds.items()}
+        for group, bounds in terms.items()
+    }
+
+
+def image_shapes(config: TermsConfig, terms: _Terms) -> dict[str, tuple[int, ...]]:
+    """Return channels, height and width of each group of images: a channel for each of the values of a term.
+
+    Raises:
+        UsageError: A group has something else beside an image.
+    """
+    declared, shapes = config.flat("observations"), dict[str, tuple[int, ...]]()
+    for group, bounds in terms.items():
+        image = next((name for name, bound in bounds.items() if bound.shape), None)
+        if image is None:
+            continue
+        other = next((name for name, bound in bounds.items() if bound.shape != bounds[image].shape), None)
+        if other:
+            raise UsageError(
+                f"observations.{group} has the image '{image}' and '{other}', which is none of its size: give images "
+                "of one size a group of their own."
+            )
+        channels = sum(declared[f"{group}.{name}"].num_values for name in bounds)
+        shapes[group] = channels, *bounds[image].shape
+    return shapes
 
 
 def _users(declared: Mapping[str, ObsTerm], terms: _Terms) -> dict[str, list[tuple[str, int, Bound]]]:

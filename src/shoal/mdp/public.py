@@ -15,6 +15,7 @@ from shoal.mdp.base import (
     to_base,
     yaw_quat,
 )
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.noise import Gaussian, Uniform
@@ -44,6 +45,7 @@ from shoal.sim.render.marks import Arrow, Ghost, Mark, Sphere
 __all__ = [
     "Action",
     "Arrow",
+    "Camera",
     "Command",
     "Contact",
     "Curriculum",

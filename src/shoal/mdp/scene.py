@@ -80,13 +80,16 @@ def checked(model: mujoco.MjModel, config: TermsConfig) -> mujoco.MjModel:
     """
     things = [*map(model.body, range(model.nbody)), *map(model.geom, range(model.ngeom))]
     sensors = [model.sensor(index).name for index in range(model.nsensor)]
+    cameras = [model.camera(index).name for index in range(model.ncam)]
     has = {
         "objects": {each.name.partition("/")[0] for each in things},
-        "sensors": {*sensors},
+        "sensors": {*sensors, *cameras},
         "contacts": {name.partition(" ")[0] for name in sensors},
     }
     for group, names in has.items():
         for name, term in config.terms(group).items():
+            if getattr(term, "camera_name", ""):  # The term that observes it looks for it.
+                continue
             if name not in names and (group != "contacts" or term.func == "touches"):
                 raise ShoalError(
                     f"{group}.{name} is declared, but the model does not have it: return robot and ground in "

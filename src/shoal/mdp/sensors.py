@@ -1,7 +1,9 @@
 """Sensors that a configuration declares, added to a model: MuJoCo's of contacts, and all others."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
@@ -10,10 +12,15 @@ import warp as wp
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.annotations import ContactData, Geom, Takes
 from shoal.mdp.binding import Binder, Bound
+from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches, touches_by_physics_step
 from shoal.mdp.names import matching
 from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
+
+if TYPE_CHECKING:
+    from shoal.sim.engines.depth import DepthCamera
+    from shoal.sim.engines.engine import Engine
 
 _OBJECTS = {
     "body": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
@@ -85,6 +92,32 @@ class _Sensors:
         if not names:
             self._spec.add_sensor(name=name, **sensor)
 
+    def add_camera(self, path: str, term: CameraTerm) -> None:
+        """Add a camera, unless it is one of the model."""
+        usual = CameraTerm()
+        given = [each for each in ("parent_body", "pos", "quat", "fovy") if getattr(term, each) != getattr(usual, each)]
+        if unknown := next(iter(term.parameters), None):
+            hint = did_you_mean(unknown, CameraTerm.__dataclass_fields__)
+            raise UsageError(f"{path}.{unknown} is given, but a camera has no such parameter.{hint}")
+        if term.camera_name and given:
+            raise UsageError(f"{path} has camera_name, and {given[0]} of a new camera: give one of them.")
+        if term.camera_name:
+            return
+        bodies = self._spec.bodies
+        parent = bodies[0]
+        if term.parent_body:
+            names = [each.name for each in bodies]
+            where = f"{path}.parent_body"
+            found = matching("body", names, term.parent_body, where, self._roles, self._objects)
+            if len(found) > 1:
+                listed = ", ".join(names[at] for at in found)
+                raise UsageError(
+                    f"{where} is '{term.parent_body}', which matches more than one body ({listed}): name one."
+                )
+            parent = bodies[found[0]]
+        name = path.partition(".")[2]
+        parent.add_camera(name=name, pos=term.pos, quat=term.quat, fovy=term.fovy)
+
 
 def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
     """Add the sensors that a configuration declares, and those of its contacts that are not functions.
@@ -96,6 +129,9 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
     members = mujoco.mjtSensor.__members__.items()
     types = {name.removeprefix("mjSENS_").lower().replace("actfrc", "actuatorfrc"): kind for name, kind in members}
     for name, term in config.terms("sensors").items():
+        if isinstance(term, CameraTerm):
+            sensors.add_camera(f"sensors.{name}", term)
+            continue
         if term.func not in types:
             hint = did_you_mean(str(term.func), types)
             raise UsageError(f"sensors.{name} is '{term.func}', which is no sensor of MuJoCo's.{hint}")
@@ -108,6 +144,20 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
                 raise UsageError(f"contacts.{name}.fields {why}: choose from {', '.join(CONTACT_FIELDS)}.")
             kind = mujoco.mjtSensor.mjSENS_CONTACT
             sensors.add(f"contacts.{name}", term, _PRIMARY, _SECONDARY, type=kind, intprm=_numbers(term))
+
+
+def build_cameras(binder: Binder, engine: Engine) -> list[DepthCamera]:
+    """Return the cameras that terms observe, before the engine starts."""
+    if not binder.images:
+        return []
+    from shoal.sim.engines.depth import DepthCamera  # Slow to import.
+
+    def build(name: str) -> DepthCamera:
+        term, (index, depth) = binder.cameras[name], binder.images[name]
+        size, groups = (term.width, term.height), term.enabled_geom_groups
+        return DepthCamera(engine, binder.names.model, camera=index, depth=depth, size=size, groups=groups)
+
+    return [build(name) for name in binder.images]
 
 
 def _fields_of(term: ContactTerm) -> list[str]:
@@ -166,7 +216,7 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
         selection, sites = binder.selection(f"{path}.sites", Takes("site"), where)
         if len(sites) != len(columns):
             raise UsageError(
-                f"{path}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
+                f"contacts.{name}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
             )
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
     function = touches_by_physics_step if term.track_air_time else touches

@@ -38,7 +38,9 @@ from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import generate, struct_of
 from shoal.mdp.names import Names
+from shoal.mdp.observing import columns_by_term, image_shapes
 from shoal.mdp.scene import checked, compile_scene
+from shoal.mdp.sensors import build_cameras
 from shoal.mdp.stages import WRITTEN, stages_of
 from shoal.mdp.state import state_of
 from shoal.mdp.torch_terms import TorchTerms
@@ -186,13 +188,10 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.binder = Binder(names, self.array, self.device, self.engine.name)
         commands = number_commands(config, self.binder)
         self.bound = bind_terms(config, self.binder, self.followed)
-        observed = config.flat("observations")
-        self.observation_terms = {
-            group: {name: len(bound.columns) * observed[f"{group}.{name}"].num_values for name, bound in terms.items()}
-            for group, terms in self.bound.observations.items()
-        }
+        self.observation_terms = columns_by_term(config, self.bound.observations)
         self.declare(
             observations={group: sum(terms.values()) for group, terms in self.observation_terms.items()},
+            image_shapes=image_shapes(config, self.bound.observations),
             num_actions=sum(len(bound.columns) for bound in self.bound.actions.values()),
             reward_terms=tuple(self.bound.rewards),
             metrics=tuple(self.bound.metrics),
@@ -245,6 +244,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
         self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
+        self.cameras = build_cameras(self.binder, self.engine)
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -260,6 +260,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         """Return the stages of one step, in order. Torch functions read what the kernel before them has written."""
         engine, history, fresh = self.engine, self.history, self.config.fresh_observations
         observing = [
+            *(("observe", camera.render) for camera in self.cameras),
             *self._kernel("observe", "place"),
             *self._torch("observe", "observations"),
             *chain(*(self._kernel("observe", name) for name in self._kernels if name.startswith("observe"))),

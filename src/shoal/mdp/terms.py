@@ -203,7 +203,12 @@ class ObjectTerm(Term):
 
 @dataclass(frozen=True, kw_only=True)
 class SensorTerm(Term):
-    """A sensor of MuJoCo's that is added to the model, for terms that read sensors by name."""
+    """Base of what terms read by name: a sensor of MuJoCo's, or a camera."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinSensorTerm(SensorTerm):
+    """A sensor of MuJoCo's that is added to the model."""
 
     cutoff: Annotated[float, at_least(0)] = 0.0
     """Largest magnitude of its numbers; 0 for any."""
@@ -371,7 +376,7 @@ def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no
 
     A body is MJCF's `xbody`, and `subtree` one with all below it.
     """
-    return declare(SensorTerm, type, params)
+    return declare(BuiltinSensorTerm, type, params)
 
 
 def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:

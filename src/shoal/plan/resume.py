@@ -25,6 +25,7 @@ _OF_NETWORKS = {
     *("class_name", "activation", "separate", "std_type", "num_atoms", "num_outputs"),
     *("hidden_dims", "actor_hidden_dims", "critic_hidden_dims", "predictor_hidden_dims", "target_hidden_dims"),
     *("rnn_type", "rnn_hidden_dim", "rnn_num_layers"),
+    *("output_channels", "kernel_size", "stride", "padding", "max_pool"),
     *("obs_normalization", "state_normalization", "reward_normalization"),
     *("normalize_observations", "normalize_values", "normalize_input", "normalize_value"),
 }

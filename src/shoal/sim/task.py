@@ -77,6 +77,9 @@ class Task(ABC, Generic[ConfigT]):
     observations: ClassVar[Mapping[str, int]]
     """Columns of each observation group, such as ``{"policy": 5}``. A task may set its own in `build`."""
 
+    image_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    """Channels, height and width of each observation group of images, whose columns are in that order."""
+
     num_actions: ClassVar[int]
     """Columns of the actions. A task may set its own in `build`."""
 

@@ -430,6 +430,15 @@ class Driver:
     def wp_segmented_sort_pairs_float_device(self, *arguments: Any) -> bool:
         return self._as_on_host("wp_segmented_sort_pairs_float_host", *arguments)
 
+    def wp_bvh_create_device(self, context: Any, *arguments: Any) -> int:
+        return self.library.wp_bvh_create_host(*arguments)
+
+    def wp_bvh_refit_device(self, bvh: int) -> bool:
+        return self._as_on_host("wp_bvh_refit_host", bvh)
+
+    def wp_bvh_destroy_device(self, bvh: int) -> None:
+        self.library.wp_bvh_destroy_host(bvh)
+
     # A kernel's CPU build runs its threads one after the other and adds at once: nothing is left to sort. The counting
     # pass of a kernel that uses what an atomic counter returns is not launched.
 

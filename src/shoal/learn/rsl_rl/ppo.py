@@ -279,7 +279,7 @@ class PPO(algorithms.PPO):
         for network in (self._raw_actor, self._raw_critic):
             if type(network).update_normalization is not MLPModel.update_normalization:
                 network.update_normalization(observations)
-            elif network.obs_normalization:
+            elif network.obs_normalization and network.obs_groups:  # Images are not normalised.
                 groups = [observations[name] for name in network.obs_groups]
                 seen.append((network.obs_normalizer, torch.cat(groups, dim=-1)))
         if self.rnd and self.rnd.state_normalization:

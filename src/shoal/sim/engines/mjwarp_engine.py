@@ -33,8 +33,8 @@ _CONSTANTS = (
 )
 """Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
 
-_CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot"}
-"""Fields that follow from forward kinematics by centres of mass and their velocities."""
+_CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot", "cam_xpos", "cam_xmat"}
+"""Fields that follow from forward kinematics by centres of mass and their velocities, and cameras."""
 
 _REST_OF_STATE = ("time", "history", "plastic")
 """State that no task writes."""
@@ -233,6 +233,8 @@ class MjwarpEngine(Engine):
             if not names <= KINEMATIC:
                 mjw.com_pos(model, data)
                 mjw.com_vel(model, data)
+                if model.ncam:
+                    mjw.camlight(model, data)
             return
         for name in self._kept:
             wp.copy(getattr(data, name), getattr(self._data, name))

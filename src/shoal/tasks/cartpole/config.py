@@ -9,6 +9,7 @@ from typing import Annotated
 
 from shoal.config.checks import above, at_least
 from shoal.config.env import EnvConfig
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.terms import Action, Done, Event, Obs, Reward
 
@@ -114,18 +115,17 @@ _CART, _POLE = _USUAL.reset_cart_speed_range, _USUAL.reset_pole_speed_range
 _PLACE, _ANGLE = _USUAL.reset_position_range, _USUAL.reset_angle_range
 _RESET = "reset_joints_by_offset"
 
+_STATE = {
+    "position": Obs("joint_pos", joints="x", scale=1.0 / _USUAL.rail_half_length),
+    "sine": Obs("joint_pos_sin", joints="theta"),
+    "cosine": Obs("joint_pos_cos", joints="theta"),
+    "cart_speed": Obs("joint_vel_rel", joints="x", scale=1.0 / _USUAL.cart_speed_scale),
+    "pole_speed": Obs("joint_vel_rel", joints="theta", scale=1.0 / _USUAL.pole_speed_scale),
+}
 SWINGUP_MUJOCO = task_config(
     SwingupMujocoConfig,
     actions={"force": Action("joint_effort", actuators="push", scale=_USUAL.force_limit, clip=1.0)},
-    observations={
-        "policy": {
-            "position": Obs("joint_pos", joints="x", scale=1.0 / _USUAL.rail_half_length),
-            "sine": Obs("joint_pos_sin", joints="theta"),
-            "cosine": Obs("joint_pos_cos", joints="theta"),
-            "cart_speed": Obs("joint_vel_rel", joints="x", scale=1.0 / _USUAL.cart_speed_scale),
-            "pole_speed": Obs("joint_vel_rel", joints="theta", scale=1.0 / _USUAL.pole_speed_scale),
-        }
-    },
+    observations={"policy": _STATE},
     rewards={
         "swung_up": Reward(
             "shoal.tasks.cartpole.terms:swung_up",
@@ -147,3 +147,13 @@ SWINGUP_MUJOCO = task_config(
     },
 )
 """Swing-up with MuJoCo's dynamics, as terms; the numbers are those of `SwingupConfig`."""
+
+_DEPTH = Obs("camera_depth", sensor_name="eye", cutoff_distance=4.0, history_length=3)
+SWINGUP_DEPTH = SWINGUP_MUJOCO.change(
+    sensors={"eye": Camera(pos=(0.0, -3.2, 0.0), quat=(0.5**0.5, 0.5**0.5, 0.0, 0.0), width=48, height=24)},
+    observations={
+        "policy": dict.fromkeys(_STATE) | {"depth": _DEPTH},
+        "critic": _STATE,
+    },
+)
+"""The same by the last three images of a camera that sees the whole rail; the critic alone observes the state."""

@@ -29,9 +29,10 @@ def spec_of(config: PlantConfig) -> mujoco.MjSpec:
     return spec
 
 
-def scene(config: PlantConfig) -> mujoco.MjModel:
-    """Return the same cart-pole with shapes, a rail and a light, for videos and viewers."""
+def shapes_of(config: PlantConfig, pole_radius: float = 0.03) -> mujoco.MjSpec:
+    """Return the same cart-pole with shapes that collide with nothing, a rail and a light; the radius is in metres."""
     spec = spec_of(config)
+    spec.default.geom.contype = spec.default.geom.conaffinity = 0
     shapes, rail = mujoco.mjtGeom, config.rail_half_length
     grey, blue, orange = (0.45, 0.47, 0.5, 1.0), (0.2, 0.35, 0.6, 1.0), (0.9, 0.5, 0.2, 1.0)
     top = (0.0, 0.0, 2.0 * config.pole_half_length)
@@ -40,7 +41,13 @@ def scene(config: PlantConfig) -> mujoco.MjModel:
     world.add_camera(name="video", pos=(0.0, -2.2 * rail, 0.0), xyaxes=(1.0, 0.0, 0.0, 0.0, 0.0, 1.0))
     world.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(-rail, 0.0, 0.0, rail, 0.0, 0.0), size=(0.02, 0, 0), rgba=grey)
     cart.add_geom(type=shapes.mjGEOM_BOX, size=(0.15, 0.08, 0.06), rgba=blue)
-    pole.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(0.0, 0.0, 0.0, *top), size=(0.03, 0, 0), rgba=orange)
+    pole.add_geom(type=shapes.mjGEOM_CAPSULE, fromto=(0.0, 0.0, 0.0, *top), size=(pole_radius, 0, 0), rgba=orange)
+    return spec
+
+
+def scene(config: PlantConfig) -> mujoco.MjModel:
+    """Return the cart-pole with shapes, for videos and viewers."""
+    spec = shapes_of(config)
     add_surroundings(spec)
     return spec.compile()
 

@@ -1,0 +1,148 @@
+"""Policies that observe images: trained, checkpointed, exported, and refused where their networks do not take them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import onnxruntime
+import pytest
+import torch
+from support.learners import RslRlLoop, loop_on, train
+from tensordict import TensorDict
+
+from shoal.config import CnnConfig, GrpoConfig, ModelConfig, TrainConfig
+from shoal.envs.vec_env import WarpVecEnv
+from shoal.errors import UsageError
+from shoal.learn.export import exportable_policy, write_policy
+from shoal.tasks.cartpole.mujoco_task import SwingupDepth
+from shoal.tasks.registry import resolve
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NUM_ENVS = 3
+AGENT: Any = resolve("Cartpole-Swingup-Depth").agent
+AGENT = replace(AGENT, num_steps_per_env=4, algorithm=replace(AGENT.algorithm, num_mini_batches=2))
+BOTH = replace(
+    AGENT,
+    obs_groups={"actor": ("policy", "critic"), "critic": ("critic",)},
+    actor=replace(AGENT.actor, obs_normalization=True),
+)
+AGENTS = {"images alone": AGENT, "images and numbers": BOTH}
+
+
+def built() -> WarpVecEnv:
+    config = SwingupDepth.config.change(engine="mujoco")
+    return WarpVecEnv(SwingupDepth(config, num_envs=NUM_ENVS, device="cpu", seed=0))
+
+
+@pytest.fixture(scope="module")
+def env() -> WarpVecEnv:
+    return built()
+
+
+def loop_of(env: WarpVecEnv, agent: Any, seed: int = 0) -> RslRlLoop:
+    config = TrainConfig(task="Cartpole-Swingup-Depth", num_envs=NUM_ENVS, max_iterations=2, agent=agent)
+    return loop_on(env, config, seed=seed)
+
+
+@pytest.fixture(scope="module", params=AGENTS)
+def loop(env: WarpVecEnv, request: pytest.FixtureRequest) -> RslRlLoop:
+    """A training that has ended."""
+    made = loop_of(env, AGENTS[request.param])
+    before = {name: each.clone() for name, each in made.learner.modules["actor"].named_parameters()}
+    train(made)
+    after = dict(made.learner.modules["actor"].named_parameters())
+    assert [name for name, each in before.items() if "cnn" in name and torch.equal(each, after[name])] == []
+    return made
+
+
+def random_observations(env: WarpVecEnv) -> TensorDict:
+    random = torch.Generator().manual_seed(5)
+    groups = {name: torch.rand(NUM_ENVS, *rows.shape[1:], generator=random) for name, rows in env._live.items()}
+    return TensorDict(groups, batch_size=[NUM_ENVS])
+
+
+def test_a_checkpoint_restores_the_convolutions(loop: RslRlLoop, env: WarpVecEnv) -> None:
+    seen, other = random_observations(env), loop_of(env, loop.config.agent, seed=1)
+    with torch.inference_mode():
+        wanted = loop.learner.policy()(seen)
+        assert not torch.equal(other.learner.policy()(seen), wanted)
+        other.learner.restore(loop.learner.state(), weights_only=False)
+        assert torch.equal(other.learner.policy()(seen), wanted)
+
+
+def test_environments_go_on_with_the_images_that_they_had(env: WarpVecEnv) -> None:
+    env.restart(seed=3)
+    for _ in range(4):
+        env.step(torch.ones(NUM_ENVS, 1))
+    rows, other = {name: row.clone() for name, row in env.rows().items()}, built()
+    other.put_rows(rows)
+    for _ in range(3):
+        ours, theirs = (each.step(-torch.ones(NUM_ENVS, 1))[0]["policy"] for each in (env, other))
+        assert torch.equal(ours, theirs)
+        assert (ours[:, 0] != ours[:, 2]).any()  # The pole moves in the stack.
+
+
+def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVecEnv, tmp_path: Path) -> None:
+    exported = exportable_policy(loop.learner, env, name="depth", checkpoint="", iteration=2)
+    onnx, program = write_policy(exported, tmp_path / "policy.onnx")
+    seen, session = random_observations(env), onnxruntime.InferenceSession(onnx)
+    metadata = session.get_modelmeta().custom_metadata_map
+    groups = json.loads(metadata["observation_groups"])
+    assert groups == [*(["critic"] if loop.config.agent is BOTH else []), "policy"]
+    assert json.loads(metadata["observation_shapes"])[-1] == [3, 24, 48]
+    assert json.loads(metadata["observation_columns"])[-1] == 3 * 24 * 48
+    assert json.loads(metadata["observations"])["policy"][0]["shape"] == [24, 48]
+    flat = torch.cat([seen[group].flatten(1) for group in groups], dim=1)
+    with torch.inference_mode():
+        wanted = loop.learner.policy()(seen)
+        torch.testing.assert_close(torch.export.load(program).module()(flat), wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(torch.from_numpy(session.run(None, {"obs": flat.numpy()})[0]), wanted, atol=1e-5, rtol=0)
+
+
+CNN = AGENT.actor.cnn
+WRONG = {
+    "a perceptron": (
+        replace(AGENT, actor=replace(AGENT.actor, class_name="MLPModel", cnn=CnnConfig())),
+        "agent.actor.class_name is 'MLPModel', but 'policy' is images: set it to 'CNNModel', or name other groups in",
+    ),
+    "convolutions of numbers": (
+        replace(AGENT, critic=ModelConfig(class_name="CNNModel", cnn=CNN)),
+        "agent.critic.class_name is 'CNNModel', but none of its groups is images: set it to 'MLPModel'",
+    ),
+    "kernels larger than the image": (
+        replace(AGENT, actor=replace(AGENT.actor, cnn=replace(CNN, kernel_size=(5, 13)))),
+        "agent.actor.cnn does not fit the images of 'policy', 24 rows of 48 pixels",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_network_that_does_not_take_its_groups_is_refused_in_one_sentence(wrong: str, env: WarpVecEnv) -> None:
+    agent, message = WRONG[wrong]
+    with pytest.raises(UsageError, match=message):
+        loop_of(env, agent)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ModelConfig(class_name="CNNModel"), "'CNNModel', but cnn.output_channels is empty"),
+        (
+            lambda: ModelConfig(cnn=CNN),
+            "class_name is 'MLPModel', which does not take it: set class_name to 'CNNModel'",
+        ),
+        (
+            lambda: replace(CNN, kernel_size=(3,)),
+            r"kernel_size is \(3,\), but must have a number of 1 or more for each",
+        ),
+        (lambda: replace(CNN, stride=(1, 0)), r"stride is \(1, 0\), but must have a number of 1 or more for each"),
+        (lambda: GrpoConfig(actor=AGENT.actor), "agent.actor must be a perceptron with a distribution for GRPO"),
+    ],
+)
+def test_convolutions_that_cannot_be_are_refused_in_one_sentence(make: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        make()
