@@ -208,7 +208,7 @@ def test_a_contact_is_where_its_body_or_its_site_is(task: Trunk) -> None:
 
 def test_a_contact_with_sites_has_one_for_each_body() -> None:
     config = CONFIG.change(contacts={"net": mdp.Contact(bodies="trunk|ball", sites="imu")})
-    with pytest.raises(UsageError, match=r"^contacts\.net\.sites selects 1 of the sites for 2 bodies: give each one"):
+    with pytest.raises(UsageError, match=r"^contacts\.net\.sites selects 1 sites for 2 bodies: give each one"):
         Trunk(config, num_envs=1, device="cpu", seed=0)
 
 
