@@ -216,7 +216,8 @@ def _bind_sensed(binder: Binder, name: str, term: ContactTerm) -> Bound:
         selection, sites = binder.selection(f"{path}.sites", Takes("site"), where)
         if len(sites) != len(columns):
             raise UsageError(
-                f"contacts.{name}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each one."
+                f"contacts.{name}.sites selects {len(sites)} of the sites for {len(columns)} {parameter}: give each "
+                "one."
             )
     arguments = binder.contact(name), binder.number(f"{path}.force_threshold", term.force_threshold)
     function = touches_by_physics_step if term.track_air_time else touches
