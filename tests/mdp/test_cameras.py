@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import runpy
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+from support.documented import ROOT
 
 from shoal import mdp
 from shoal.envs.vec_env import WarpVecEnv
@@ -188,3 +190,18 @@ def test_a_wrong_camera_is_refused_in_one_sentence_when_the_task_is_built(wrong:
     change, message = WRONG[wrong]
     with pytest.raises(ShoalError, match=message):
         Looking(CONFIG.change(engine="mujoco", **change), num_envs=1, device="cpu", seed=0)
+
+
+def test_the_camera_of_the_guide_looks_ahead_and_down() -> None:
+    example = runpy.run_path(str(ROOT / "docs" / "examples" / "camera.py"))
+    task = example["Seeing"](example["Seeing"].config.change(engine="mujoco"), num_envs=1, device="cpu", seed=0)
+    env = WarpVecEnv(task)
+    image = env.reset(seed=0)["image"][0, 0]
+    assert image.shape == (16, 24)
+    # The ground is nearer in lower rows, and level from left to right.
+    rows = image.median(dim=1).values
+    assert (rows[8:].diff() < 0.0).all()
+    ahead = task.model.cam_quat[task.model.camera("eye").id]
+    direction = np.empty(3)
+    mujoco.mju_rotVecQuat(direction, np.array([0.0, 0.0, -1.0]), ahead)
+    np.testing.assert_allclose(direction, [np.cos(np.pi / 6), 0.0, -0.5], atol=0.01)
