@@ -15,6 +15,9 @@ from shoal.config import AgentConfig
 from shoal.learn.episodes import Policy
 from shoal.learn.learner import prints_to_log
 
+_IMAGE_DIMS = 4
+"""Of images: environments, channels, height and width. Rows of vectors may be those of several steps."""
+
 
 class InferencePolicy(nn.Module, Policy):
     """A network that maps concatenated observation groups to actions, without exploration noise."""
@@ -56,8 +59,11 @@ def observation_sets(observations: TensorDict, config: AgentConfig, *sets: str) 
 
 
 def concatenated(observations: Mapping[str, torch.Tensor] | TensorDict, groups: Sequence[str]) -> torch.Tensor:
-    """Return observation groups side by side, images row by row. Shape (num_envs, columns)."""
-    return torch.cat([observations[group].flatten(1) for group in groups], dim=-1)
+    """Return observation groups side by side, images row by row. Shape (..., columns)."""
+    rows = [
+        each.flatten(1) if each.dim() == _IMAGE_DIMS else each for each in (observations[group] for group in groups)
+    ]
+    return torch.cat(rows, dim=-1)
 
 
 class FlatObservations:
