@@ -11,7 +11,10 @@ from support.arm_task import Arm
 
 from shoal.config.plain import from_plain
 from shoal.errors import ShoalError, UsageError
+from shoal.mdp.actions import joint_position
 from shoal.mdp.annotations import JointId
+from shoal.mdp.contact_rewards import feet_air_time
+from shoal.mdp.functions import values_of
 from shoal.mdp.terms import Command, Curriculum, Done, Event, Metric, Obs, Reward
 
 CONFIG = Arm.config
@@ -64,6 +67,16 @@ def test_a_whole_number_is_a_number_like_any_other() -> None:
     assert (changed.terms("rewards")["x"].std, changed.terms("metrics")["y"].width) == (0.5, 0.25)
     with pytest.raises(UsageError, match=r"^env\.rewards\.x\.std is 0\.0, but must be above 0"):
         CONFIG.change(rewards={"x": Reward("track_linear_velocity", 1, command="twist", std=0)})
+
+
+def test_a_parameter_is_left_out_again_by_none() -> None:
+    given = CONFIG.change(actions={"targets": {"offset": 0.5, "scale": 0.25}})
+    none = given.change(actions={"targets": {"offset": None}}).change(actions={"targets": {"offset": None}})
+    (action,) = none.terms("actions").values()
+    values = values_of("targets", action, joint_position, ("state", "env", "i", "action"))
+    assert (values["offset"], values["scale"]) == (None, 0.25)
+    air_time = Reward("feet_air_time", 1.0, contact="feet", command="twist", threshold_min=None)
+    assert values_of("x", air_time, feet_air_time, ("state", "env"))["threshold_min"] == 0.05
 
 
 def test_what_a_function_counts_stays_a_whole_number() -> None:

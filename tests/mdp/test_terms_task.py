@@ -281,6 +281,7 @@ def test_another_weight_or_parameter_compiles_nothing(monkeypatch: pytest.Monkey
             "rewards.x.sight is given, but tip_height() has no such parameter. Did you mean 'site'?",
         ),
         ({"rewards": {"x": Reward(tip_height, 1.0)}}, "rewards.x.site is missing: tip_height() needs it."),
+        ({"rewards": {"x": Reward(tip_height, 1.0, site=None)}}, "rewards.x.site is missing: tip_height() needs it."),
         (
             {"rewards": {"x": Reward(tip_height, 1.0, site="top")}},
             "rewards.x.site is 'top', which matches no site of the model. Did you mean 'tip'?",

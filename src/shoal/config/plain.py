@@ -26,6 +26,7 @@ _annotations = cache(get_type_hints)
 """Returns the type of each field of a class, resolved where that is defined."""
 _SCALARS = (bool, int, float, str)
 _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+_WORDS |= {type(None): "null"}
 
 
 def to_plain(value: object, path: str = "") -> Any:  # noqa: ANN401 - plain values have no type of their own.
@@ -151,7 +152,7 @@ def _read_entries(kind: Any, origin: Any, value: object, path: str) -> Any:  # n
 def _read_scalar(kind: Any, value: object, path: str, *, strict: bool) -> Any:  # noqa: ANN401
     """Return a single value as the type `kind`, or refuse it."""
     choices = get_args(kind) if get_origin(kind) is Literal else ()
-    same = kind in _SCALARS and type(value) is kind
+    same = kind in (*_SCALARS, type(None)) and type(value) is kind
     if same or kind in (Any, object) or any(type(value) is type(one) and value == one for one in choices):
         return value
     with suppress(ValueError, OverflowError, KeyError):

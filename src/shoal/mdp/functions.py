@@ -44,7 +44,8 @@ def values_of(path: str, term: Term, function: Any, passed: tuple[str, ...]) -> 
     first = [each for each in passed if each in known]
     if [*known][: len(first)] != first:
         raise ShoalError(f"{path}: the first parameters of {name}() must be {', '.join(first)}, in this order.")
-    values = {each: getattr(term, each, known[each]) for each in [*known][len(first) :]}
+    given = {each: getattr(term, each, None) for each in [*known][len(first) :]}  # None is what leaves one out.
+    values = {each: known[each] if value is None else value for each, value in given.items()}
     for each in (*term.parameters, *values):
         rule, is_given = takes(hints.get(each)), values.get(each) is not inspect.Parameter.empty
         if each not in values:
