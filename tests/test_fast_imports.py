@@ -43,6 +43,7 @@ def test_no_command_loads_what_it_does_not_use(tmp_path: Path) -> None:
     assert loaded(tmp_path, "evaluate", "--gpu-ids", "None", "--num-envs", "2", "--num-episodes", "2") == set()
 
 
+@pytest.mark.soak
 @pytest.mark.spawn
 def test_spawned_workers_load_no_more(tmp_path: Path) -> None:
     flags = (*SMALL, "--max-iterations", "2", "--nproc-per-node", "2")

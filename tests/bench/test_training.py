@@ -138,7 +138,7 @@ def test_a_learner_that_was_built_between_two_looks_does_not_lengthen_the_enviro
     assert next_part("environments, capture", "rollout") == "first rollout"
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_the_parts_of_a_real_start_make_up_all_of_it() -> None:
     config = BenchConfig(task="Cartpole-Balance", gpu_ids=("None",), num_envs=16, repeats=1, startup=True)
     lines: list[str] = []

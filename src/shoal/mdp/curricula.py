@@ -62,6 +62,7 @@ class Curricula:
                 raise UsageError(
                     f"The curricula {taken[each.path]} and {each.curriculum} both change {each.path}: leave one out."
                 )
+        self.stayed = {}
         self.steps = 0
         """Steps of each environment since the training began, its resumes included."""
         self.stages = dict.fromkeys((name for name, term in self._terms.items() if not term.steps), 0)
@@ -96,8 +97,10 @@ class Curricula:
             score = _score(term)
             found = score(metrics) if score else metrics.get(term.when, math.nan)
             ends, sign = (term.above, 1.0) if term.above else (term.below, -1.0)
-            if stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
+            self.stayed[name] = self.stayed.get(name, 0) + 1
+            if (self.stayed[name] > 15 or stage == 0) and stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
                 self.stages[name] += 1
+                self.stayed[name] = 0
         return self.stages != before
 
     def check(self, task: Any) -> None:
