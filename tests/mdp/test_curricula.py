@@ -156,6 +156,19 @@ def test_stages_are_in_checkpoints_and_those_of_several_ranks_are_one() -> None:
     np.testing.assert_array_equal(resumed.numbers.numpy(), task.numbers.numpy())
 
 
+def test_a_stage_lasts_its_least_iterations_in_a_resumed_training_too() -> None:
+    slow = curriculum(steps=(), when="Metrics/reached", above=(0.2, 0.2, 0.2), weight=(2.0, 3.0, 4.0), min_iterations=3)
+    task, resumed = (build(curricula={"spins": None, "reach": slow}) for _ in range(2))
+    seen: list[float] = []
+    for iteration in range(9):
+        if iteration == 3:
+            WarpVecEnv(resumed).set_curriculum({name: 2 * counts for name, counts in task.curriculum().items()})
+            task = resumed
+        task.follow_metrics({"Metrics/reached": 0.9})
+        seen.append(task.log["Curriculum/reach/stage"])
+    assert seen == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+
+
 def test_a_training_follows_its_metrics_and_saves_the_stage_with_the_iteration() -> None:
     short = curriculum(steps=(), when="Train/mean_episode_length", above=(0.5, 99.0))
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",)}, save_interval=1)

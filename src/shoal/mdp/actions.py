@@ -21,7 +21,7 @@ from shoal.mdp.annotations import (
     Numbers,
     OptionalNumbers,
 )
-from shoal.mdp.base import command_at, is_commanded, periods_of
+from shoal.mdp.base import is_commanded, periods_of
 from shoal.mdp.inverse_kinematics import differential_ik, differential_ik_position  # noqa: F401  Named here.
 from shoal.mdp.needs import CTRLRANGE, EFFORT, POSITION, VELOCITY
 from shoal.mdp.networks import output_of, remember_inputs
@@ -77,27 +77,19 @@ def gait_joint_position(
     shift: Numbers,
     period: float,
     command_threshold: float = 0.05,
-    stride_x: OptionalNumbers = None,
-    stride_y: OptionalNumbers = None,
-    stride_yaw: OptionalNumbers = None,
 ) -> None:
-    """Set the target of a position actuator as `joint_position` does, around a pose that steps as commanded.
+    """Set the target of a position actuator as `joint_position` does, around a pose that steps in place.
 
     That is the default pose, and in the second half of each `period` [s], while the foot is in the air, a sine squared
-    with an amplitude of `swing` [rad or m] on it: it begins and ends at rest. A cosine, which begins with the foot on
-    the ground, moves the joint by `stride_x`, `stride_y` [rad/(m/s)] and `stride_yaw` [rad/(rad/s)] for each unit of
-    the commanded velocity. The period of a joint begins `shift`, a share of it, before that of `gait_phase`. Where no
-    speed is commanded there are no steps. Ijspeert, "Central pattern generators for locomotion control in animals and
-    robots", 2008; Johannink et al., "Residual reinforcement learning for robot control", arXiv:1812.03201.
+    with an amplitude of `swing` [rad or m] on it: it begins and ends at rest. The period of a joint begins `shift`, a
+    share of it, before that of `gait_phase`. Where no speed is commanded there are no steps. Ijspeert, "Central pattern
+    generators for locomotion control in animals and robots", 2008; Johannink et al., "Residual reinforcement learning
+    for robot control", arXiv:1812.03201.
     """
     phase = periods_of(state, env, period) + shift[i]
     up = wp.max(0.0, -wp.sin(2.0 * wp.pi * phase))
-    wanted = command_at(state, env, command)
-    stride = number_of(i, stride_x, 0.0) * wanted[0] + number_of(i, stride_y, 0.0) * wanted[1]
-    stride += number_of(i, stride_yaw, 0.0) * wanted[2]
-    moved = swing[i] * up * up + stride * wp.cos(2.0 * wp.pi * phase)
-    moved *= is_commanded(state, env, command, command_threshold)
-    target = actuators[i].default_pos + moved + scale[i] * action
+    lift = up * up * is_commanded(state, env, command, command_threshold)
+    target = actuators[i].default_pos + swing[i] * lift + scale[i] * action
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 

@@ -62,11 +62,12 @@ class Curricula:
                 raise UsageError(
                     f"The curricula {taken[each.path]} and {each.curriculum} both change {each.path}: leave one out."
                 )
-        self.stayed = {}
         self.steps = 0
         """Steps of each environment since the training began, its resumes included."""
         self.stages = dict.fromkeys((name for name, term in self._terms.items() if not term.steps), 0)
         """Stages of the curricula that follow a metric."""
+        self.iterations = dict.fromkeys(self.stages, 0)
+        """Iterations since these began."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -97,10 +98,10 @@ class Curricula:
             score = _score(term)
             found = score(metrics) if score else metrics.get(term.when, math.nan)
             ends, sign = (term.above, 1.0) if term.above else (term.below, -1.0)
-            self.stayed[name] = self.stayed.get(name, 0) + 1
-            if (self.stayed[name] > 15 or stage == 0) and stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
-                self.stages[name] += 1
-                self.stayed[name] = 0
+            self.iterations[name] += 1
+            has_lasted = stage == 0 or self.iterations[name] >= term.min_iterations
+            if has_lasted and stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
+                self.stages[name], self.iterations[name] = stage + 1, 0
         return self.stages != before
 
     def check(self, task: Any) -> None:
@@ -137,14 +138,18 @@ class Curricula:
 
     def state(self) -> dict[str, tuple[int, int]]:
         """Return the steps done and the stages, each with 1, so that sums over all ranks have the number of ranks."""
-        counts = {"steps": self.steps, **{f"stages/{name}": stage for name, stage in self.stages.items()}}
+        counts = {"steps": self.steps}
+        for kind in ("stages", "iterations"):
+            counts |= {f"{kind}/{name}": count for name, count in getattr(self, kind).items()}
         return {name: (count, 1) for name, count in counts.items()} if self else {}
 
     def restore(self, counts: Mapping[str, Sequence[float]]) -> None:
         """Go on from such sums."""
         done = {name: round(counts[name][0] / counts[name][1]) for name in self.state() if name in counts}
         self.steps = done.get("steps", self.steps)
-        self.stages = {name: done.get(f"stages/{name}", stage) for name, stage in self.stages.items()}
+        for kind in ("stages", "iterations"):
+            counted: dict[str, int] = getattr(self, kind)
+            counted.update({name: done.get(f"{kind}/{name}", count) for name, count in counted.items()})
 
 
 def _score(term: CurriculumTerm) -> Callable[[Mapping[str, float]], float] | None:

@@ -182,6 +182,8 @@ class CurriculumTerm(Term):
     """Least value of the metric for each of the stages."""
     below: tuple[float, ...] = ()
     """Largest value of the metric for each of the stages."""
+    min_iterations: Annotated[int, at_least(1)] = 1
+    """Iterations that a stage after the first lasts at least: a mean over episodes comes late."""
 
 
 @dataclass(frozen=True, kw_only=True)
