@@ -16,7 +16,7 @@ from shoal.errors import ShoalError, UsageError, did_you_mean
 
 Function = str | Callable[..., Any]
 """A function of `shoal.mdp` by name, ``module:function``, a `wp.func`, or a Python function on torch tensors."""
-Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float]
+Value = bool | int | float | str | tuple[Any, ...] | Mapping[str, float] | None
 """A parameter: a number, numbers, a pattern of names or several, or numbers by pattern."""
 CHOICES: dict[str, Any] = {
     "operation": Literal["abs", "scale", "add"],
