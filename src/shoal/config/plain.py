@@ -26,7 +26,6 @@ _annotations = cache(get_type_hints)
 """Returns the type of each field of a class, resolved where that is defined."""
 _SCALARS = (bool, int, float, str)
 _WORDS: Mapping[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-_WORDS |= {type(None): "null"}
 
 
 def to_plain(value: object, path: str = "") -> Any:  # noqa: ANN401 - plain values have no type of their own.
