@@ -394,6 +394,31 @@ def test_a_new_episode_begins_in_the_ranges_and_a_push_changes_the_velocity_in_t
     assert within(np.einsum("nij,nj->ni", rotations, qvel[:, 3:6]) - in_world, low[3:])
 
 
+def test_assistance_turns_the_base_upright_and_drives_it_as_commanded() -> None:
+    numbers = {"strength": 0.5, "upright": 30.0, "damping": 2.0, "drive": 20.0, "turn": 3.0, "lift": 10.0}
+    where = {"interval": (1.0, 1.0), "body": "trunk", "command": "twist"}
+    start = Event(
+        "reset_root_state_uniform", "reset", x=(0, 0), y=(0, 0), yaw=(-3, 3), roll=(-0.5, 0.5), pitch=(-0.5, 0.5)
+    )
+    events = {"start": start, "held": Event("apply_assistance", "step", **where, **numbers)}
+    task = Biped(
+        CONFIG.change(events=events, terminations=dict.fromkeys(TERMINATIONS)), num_envs=16, device="cpu", seed=0
+    )
+    for _ in range(3):
+        task.step()
+    wrench, command = task.data("xfrc_applied").numpy()[:, 1], task.command_array.numpy()
+    for env, (qpos, qvel) in enumerate(zip(task.qpos.numpy(), task.qvel.numpy(), strict=True)):
+        base = matrix(qpos[3:7])
+        axis, tilt = np.cross(base[:, 2], [0, 0, 1]), np.arccos(base[2, 2])
+        torque = 30.0 * np.sin(tilt) * axis / np.linalg.norm(axis) - 2.0 * base @ qvel[3:6]
+        torque[2] = 3.0 * (command[env, 2] - (base @ qvel[3:6])[2])
+        yaw = np.arctan2(base[1, 0], base[0, 0])
+        wanted = np.array([[np.cos(yaw), -np.sin(yaw)], [np.sin(yaw), np.cos(yaw)]]) @ command[env, :2]
+        force = [*(20.0 * (wanted - qvel[:2])), 10.0]
+        np.testing.assert_allclose(wrench[env], 0.5 * np.concatenate([force, torque]), atol=1e-4)
+        assert np.cross(axis, base[:, 2])[2] > 0  # Turned about this axis the base's z axis goes up.
+
+
 def within(values: np.ndarray, low: np.ndarray, width: float = 0.1) -> bool:
     """Whether each column lies in a range, and fills most of it."""
     inside = (values >= low - 1e-5) & (values <= low + width + 1e-5)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Memory, RootBody
-from shoal.mdp.base import put_root, quat_of, qvel_of, root_quat
+from shoal.mdp.annotations import Actuators, BodyId, BodyIds, CommandColumn, Joints, Memory, RootBody
+from shoal.mdp.base import base_ang_vel, base_quat, command_at, lin_vel_w, put_root, quat_of, qvel_of, root_quat
 from shoal.mdp.levels import draw_first_levels, reset_on_sub_terrain, update_terrain_levels  # noqa: F401  Named here.
 from shoal.mdp.needs import MOCAP, POSITION
 from shoal.mdp.random import uniform
@@ -169,3 +169,35 @@ def apply_body_impulse(
             apply_external_force_torque(state, env, bodies, force, torque)
             left = uniform(state, env, duration[0], duration[1])
     memory[env, 0] = left
+
+
+@wp.func
+def apply_assistance(
+    state: Any,
+    env: int,
+    body: BodyId,
+    command: CommandColumn,
+    strength: float,
+    upright: float,
+    damping: float,
+    drive: float,
+    turn: float,
+    lift: float,
+) -> None:
+    """Apply a force and a torque to a body that hold the base upright and move it as commanded; of mode `step`.
+
+    The torque is `upright` [N m] times the sine of the base's tilt, less `damping` [N m s/rad] times its angular
+    velocity about horizontal axes, and about the vertical `turn` [N m s/rad] times the error of the velocity; the force
+    is `drive` [N s/m] times the error along horizontal axes, and `lift` [N] up. All are multiplied by `strength`, which
+    a curriculum lowers to 0. Yu, Turk and Liu, "Learning symmetric and low-energy locomotion", arXiv:1801.08093.
+    """
+    turned, wanted = base_quat(state, env), command_at(state, env, command)
+    up = wp.quat_rotate(turned, wp.vec3(0.0, 0.0, 1.0))
+    spin = wp.quat_rotate(turned, base_ang_vel(state, env))
+    ahead = wp.quat_rotate(turned, wp.vec3(1.0, 0.0, 0.0))
+    ahead = wp.normalize(wp.vec3(ahead[0], ahead[1], 0.0))
+    error = wanted[0] * ahead + wanted[1] * wp.vec3(-ahead[1], ahead[0], 0.0) - lin_vel_w(state, env)
+    torque = upright * wp.cross(up, wp.vec3(0.0, 0.0, 1.0)) - damping * spin
+    torque = wp.vec3(torque[0], torque[1], turn * (wanted[2] - spin[2]))
+    force = wp.vec3(drive * error[0], drive * error[1], lift)
+    state.xfrc_applied[env, body] = wp.spatial_vector(strength * force, strength * torque)
