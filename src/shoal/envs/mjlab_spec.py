@@ -163,7 +163,9 @@ def _model_of(theirs: Any) -> ModelConfig:  # noqa: ANN401  mjlab's RslRlModelCf
 
 def _cnn_of(theirs: Any) -> CnnConfig:  # noqa: ANN401
     """Return the convolutions of such a network."""
-    given: dict[str, Any] = {name: value for name, value in (theirs.cnn_cfg or {}).items() if _LEFT_OUT.get(name) != value}
+    given: dict[str, Any] = {
+        name: value for name, value in (theirs.cnn_cfg or {}).items() if _LEFT_OUT.get(name) != value
+    }
     layers = len(given.get("output_channels", ()))
     if theirs.class_name.endswith("SpatialSoftmaxCNNModel"):
         given.setdefault("spatial_softmax_temperature", 1.0)
