@@ -130,7 +130,8 @@ def _columns_of(
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
         found = np.array(order), np.ones(len(order))
     elif function is observing.camera_depth:
-        if _stays_in_plane(task, task.binder.images[term.sensor_name][0], joints):
+        named = task.config.terms("sensors")[term.sensor_name].camera_name or term.sensor_name
+        if _stays_in_plane(task, task.binder.names.select("camera", named, "camera_name")[0], joints):
             order = np.arange(len(bound.columns)).reshape(-1, *bound.shape)[..., ::-1].ravel()
             found = order, np.ones(len(order))
         else:
