@@ -126,7 +126,7 @@ def test_a_spatial_softmax_is_the_position_of_what_a_channel_responds_to() -> No
 
 
 def test_weights_of_an_encoder_have_mjlabs_names() -> None:
-    encoder = encoder_of(torch.Size((3, 24, 48)), to_rsl_rl(SOFT))
+    encoder = encoder_of((3, 24, 48), to_rsl_rl(SOFT))
     layers = [f"cnn.{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
     assert [*encoder.state_dict()] == [*layers, "spatial_softmax.pos_x", "spatial_softmax.pos_y"]
 

@@ -1,6 +1,7 @@
 """rsl_rl's model of images, whose convolutions may end in a spatial softmax. Names of weights are mjlab's."""
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,32 +33,18 @@ class SpatialSoftmax(nn.Module):
         return torch.stack([(weights * each).sum(dim=2) for each in (self.pos_x, self.pos_y)], dim=2).flatten(1)
 
 
-class SpatialSoftmaxCNN(nn.Module):
-    """Convolutions that end in a spatial softmax."""
-
-    output_channels = None
-    """Its output is a vector, as that of rsl_rl's CNN."""
-
-    def __init__(self, size: tuple[int, int], channels: int, temperature: float, **settings: Any) -> None:  # noqa: ANN401
-        super().__init__()
-        self.cnn: Any = CNN(size, channels, flatten=False, **settings)
-        rows, columns = self.cnn.output_dim
-        self.spatial_softmax = SpatialSoftmax(rows, columns, temperature)
-        self.output_dim: int = 2 * self.cnn.output_channels
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return two numbers for each channel. Shape (num, output_dim)."""
-        return self.spatial_softmax(self.cnn(images))
-
-
-def encoder_of(shape: torch.Size, settings: Mapping[str, Any]) -> nn.Module:
+def encoder_of(shape: Sequence[int], settings: Mapping[str, Any]) -> nn.Module:
     """Return the convolutions of images of such a shape, (channels, height, width), by a `CnnConfig` as a dict."""
     rest = dict(settings)
     temperature = rest.pop("spatial_softmax_temperature", None)
-    channels, *size = shape
+    channels, height, width = shape
+    cnn: Any = CNN((height, width), channels, flatten=temperature is None, **rest)
     if temperature is None:
-        return CNN((size[0], size[1]), channels, **rest)
-    return SpatialSoftmaxCNN((size[0], size[1]), channels, temperature, **rest)
+        return cnn
+    rows, columns = cnn.output_dim
+    encoder: Any = nn.Sequential(OrderedDict(cnn=cnn, spatial_softmax=SpatialSoftmax(rows, columns, temperature)))
+    encoder.output_channels, encoder.output_dim = None, 2 * cnn.output_channels  # As rsl_rl's CNN has them.
+    return encoder
 
 
 class CNNModel(models.CNNModel):
