@@ -50,6 +50,12 @@ def test_spawned_workers_load_no_more(tmp_path: Path) -> None:
     assert loaded(tmp_path, "train", *flags, processes=2) == set()
 
 
+def test_threads_sleep_while_they_wait_though_a_file_of_ones_own_loads_torch(tmp_path: Path) -> None:
+    words = (sys.executable, "-m", "shoal", "train", TASK, "--gpu-ids", "None", "--dry-run")
+    ended = run(words, tmp_path, {"OMP_DISPLAY_ENV": "VERBOSE"})  # OpenMP writes it when torch loads it.
+    assert "GOMP_SPINCOUNT = '0'" in ended.stderr
+
+
 START = """
 import sys
 from shoal.fast_imports import speed_up_imports

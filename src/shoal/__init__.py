@@ -43,6 +43,11 @@ with contextlib.suppress(OSError):  # The working directory is gone.
     if {"", os.getcwd()} & {*sys.path}:  # noqa: PTH109  pathlib is not needed for this.
         PYTHON = (sys.executable,)
 
+# torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
+# waits for as soon as anything else runs, and a training is three times slower (docs/guide/cameras.md). OpenMP reads
+# this once, when torch is loaded, which may be by the file of a task. Spawned workers inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 _ABSENT = f"module {__name__!r} has no attribute '{{}}'"
 
 

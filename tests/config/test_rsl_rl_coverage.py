@@ -90,6 +90,8 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
 """What rsl_rl takes and no configuration of ours offers, with the reason, by the class or function that takes it."""
 
 NOT_PASSED: dict[str, dict[str, str]] = {
+    "PPO": {"share_cnn_encoders": "rsl_rl reads it when it builds the networks"},
+    "CNN": {"spatial_softmax_temperature": "of Shoal's CNNModel"},
     "RandomNetworkDistillation": {"enabled": "decides whether there is a `rnd_cfg`"},
     "Symmetry": {"enabled": "decides whether there is a `symmetry_cfg`"},
 }
@@ -291,7 +293,6 @@ def asked_for(node: ast.AST) -> tuple[str, str] | None:
 def keys_covered() -> dict[str, set[str]]:
     """The keys that `to_rsl_rl` can make or that are left out with a reason, by what they configure."""
     rsl_names = {RSL_RL_NAMES.get(item.name, item.name) for item in fields(PpoConfig)}
-    rsl_names |= {"share_cnn_encoders"}  # No environment observes images.
     owned = {item.name for item in fields(RslRlConfig)} | {"student", "teacher"}  # No teacher can be configured.
     return {
         "runner": owned | set(NOT_CONFIGURED["runner"]),

@@ -57,6 +57,21 @@ class Counter(gymnasium.Env[Any, Any]):
         return {"count": self.count, "spread": self.np_random.uniform(-1, 1, 2).astype(np.float32)}
 
 
+class Screen(Counter):
+    """Its count is the row of a white pixel."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(spaces.Discrete(2), spaces.Box(0, 255, shape, np.uint8))
+
+    def seen(self) -> Any:
+        """An image of 24 rows and 32 columns, whose channels may come first or last."""
+        shape: Any = self.observation_space.shape
+        image = np.zeros(shape, np.uint8)
+        image[(self.count, 5, 1) if shape[0] == 24 else (1, self.count, 5)] = 255
+        return image
+
+
+SCREENS = {"Last": (24, 32, 3), "First": (3, 24, 32)}
 TWO_DIMENSIONAL = spaces.MultiDiscrete(np.array([[2, 3], [2, 2]]), start=np.array([[0, 1], [2, 3]]))
 OBSERVATIONS: dict[str, spaces.Space[Any]] = {
     "Tuple": spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2), spaces.Box(-1, 1, (2, 2)))),
@@ -84,6 +99,9 @@ def _registered() -> None:
     for name, space in OBSERVATIONS.items():
         factory = partial(Counter, spaces.Discrete(2), space)
         gymnasium.register(f"ShoalSees{name}-v0", factory, max_episode_steps=20)
+    for name, shape in SCREENS.items():
+        factory = partial(Screen, shape)
+        gymnasium.register(f"ShoalScreen{name}-v0", factory, max_episode_steps=20)
 
 
 def made(env_id: str, **more: Any) -> GymEnv:
@@ -197,6 +215,20 @@ def test_a_multi_discrete_observation_has_a_column_for_each_value() -> None:
     first = made("ShoalSeesMultiDiscretes-v0").get_observations()["policy"]
     assert first.shape == (3, 2 + 3 + 4 + 1)
     assert first.sum(dim=1).tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize("channels", SCREENS)
+def test_images_have_their_channels_first_and_values_from_0_to_1(channels: str) -> None:
+    env = made(f"ShoalScreen{channels}-v0")
+    env.keep_final_observations()
+    agent: Any = resolve(f"gym:ShoalScreen{channels}-v0").agent
+    assert agent.actor.class_name == agent.critic.class_name == "CNNModel"
+    for count in range(1, 8):
+        observations, _, dones, extras = env.step(torch.zeros(3, 2))
+        assert dones.tolist() == [count == 7] * 3
+        last = extras["final_observation"]["policy"] if count == 7 else observations["policy"]
+        assert last.nonzero().tolist() == [[env, 1, count, 5] for env in range(3)]
+        assert last.max() == 1.0
 
 
 @pytest.mark.soak

@@ -144,6 +144,18 @@ def test_all_observation_groups_are_a_dict() -> None:
     assert observations in kept.observation_space
 
 
+def test_images_are_boxes_of_channels_height_and_width() -> None:
+    env = made("shoal/Cartpole-Swingup-Depth", num_envs=2, env={"engine": "mujoco"})
+    assert env.single_observation_space.shape == (3, 24, 48)
+    env_checker.check_reset_seed_determinism(env)
+    env_checker.check_reset_return_type(env)
+    observations, _ = env.reset(seed=1)
+    assert observations in env.observation_space
+    assert env.step(env.action_space.sample())[0] in env.observation_space
+    both: Any = GymnasiumVectorEnv(env.unwrapped._env, observations="all").single_observation_space
+    assert {name: box.shape for name, box in both.items()} == {"policy": (3, 24, 48), "critic": (5,)}
+
+
 class Kept(Capabilities, TinyEnv):
     """Points on a line that keep their final observations."""
 

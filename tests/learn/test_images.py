@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,12 @@ from support.learners import RslRlLoop, loop_on, train
 from tensordict import TensorDict
 
 from shoal.config import CnnConfig, GrpoConfig, ModelConfig, TrainConfig
+from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.export import exportable_policy, write_policy
+from shoal.learn.learner import _refuse_other_models
+from shoal.learn.rsl_rl.cnn import SpatialSoftmax, encoder_of
 from shoal.tasks.cartpole.mujoco_task import SwingupDepth
 from shoal.tasks.registry import resolve
 
@@ -30,7 +34,15 @@ BOTH = replace(
     obs_groups={"actor": ("policy", "critic"), "critic": ("critic",)},
     actor=replace(AGENT.actor, obs_normalization=True),
 )
-AGENTS = {"images alone": AGENT, "images and numbers": BOTH}
+SOFT = replace(AGENT.actor.cnn, spatial_softmax_temperature=0.5)
+SHARED = replace(
+    AGENT,
+    obs_groups={"actor": ("policy",), "critic": ("policy", "critic")},
+    actor=replace(AGENT.actor, cnn=SOFT),
+    critic=replace(AGENT.critic, class_name="CNNModel", cnn=SOFT),
+    algorithm=replace(AGENT.algorithm, share_cnn_encoders=True),
+)
+AGENTS = {"images alone": AGENT, "images and numbers": BOTH, "a shared encoder with a spatial softmax": SHARED}
 
 
 def built() -> WarpVecEnv:
@@ -103,6 +115,41 @@ def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVe
     torch.testing.assert_close(torch.from_numpy(session.run(None, {"obs": flat.numpy()})[0]), wanted, atol=1e-5, rtol=0)
 
 
+def test_a_spatial_softmax_is_the_position_of_what_a_channel_responds_to() -> None:
+    features = torch.zeros(1, 3, 3, 5)
+    features[0, 0, 0, 4] = features[0, 1, 2, 1] = 9.0
+    seen = SpatialSoftmax(3, 5, temperature=0.1)(features)
+    torch.testing.assert_close(seen, torch.tensor([[-1.0, 1.0, 1.0, -0.5, 0.0, 0.0]]))
+    seen = SpatialSoftmax(1, 2, temperature=0.5)(torch.tensor([[[[1.0, 0.0]]]]))
+    odds = math.exp(1.0 / 0.5)  # That it is the left one, at -1.
+    assert float(seen[0, 1]) == pytest.approx((1 - odds) / (1 + odds))
+
+
+def test_weights_of_an_encoder_have_mjlabs_names() -> None:
+    encoder = encoder_of((3, 24, 48), to_rsl_rl(SOFT))
+    layers = [f"cnn.{layer}.{part}" for layer in (0, 2) for part in ("weight", "bias")]
+    assert [*encoder.state_dict()] == [*layers, "spatial_softmax.pos_x", "spatial_softmax.pos_y"]
+
+
+def test_a_shared_encoder_moves_once_by_the_gradients_of_actor_and_critic(env: WarpVecEnv) -> None:
+    steps = {"optimizer": "sgd", "schedule": "fixed", "learning_rate": 1.0, "max_grad_norm": 1e-3}
+    once = replace(SHARED.algorithm, num_learning_epochs=1, num_mini_batches=1, **steps)
+    learner: Any = loop_of(env, replace(SHARED, algorithm=once)).learner
+    actor, critic = learner.modules["actor"], learner.modules["critic"]
+    assert critic.cnns is actor.cnns
+    before = torch.nn.utils.parameters_to_vector(actor.parameters())
+    with torch.inference_mode():
+        for _ in range(SHARED.num_steps_per_env):
+            seen = env.get_observations()
+            learner.alg.act(seen)
+            _, rewards, dones, extras = env.step(torch.ones(NUM_ENVS, 1))
+            learner.alg.process_env_step(seen, rewards, dones, extras)
+        learner.alg.compute_returns(env.get_observations())
+    learner.alg.update()
+    moved = torch.nn.utils.parameters_to_vector(actor.parameters()) - before
+    assert float(moved.norm()) == pytest.approx(1e-3, rel=1e-2)  # By a gradient of that norm.
+
+
 CNN = AGENT.actor.cnn
 WRONG = {
     "a perceptron": (
@@ -127,6 +174,13 @@ def test_a_network_that_does_not_take_its_groups_is_refused_in_one_sentence(wron
         loop_of(env, agent)
 
 
+def test_an_encoder_that_is_shared_needs_the_images_of_both_networks() -> None:
+    images = TensorDict({name: torch.zeros(2, 1, 24, 48) for name in ("left", "right")}, batch_size=[2])
+    agent = replace(SHARED, obs_groups={"actor": ("left",), "critic": ("left", "right")})
+    with pytest.raises(UsageError, match="one of actor and critic does not observe the images 'right': add them"):
+        _refuse_other_models(agent, images)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -140,6 +194,10 @@ def test_a_network_that_does_not_take_its_groups_is_refused_in_one_sentence(wron
             r"kernel_size is \(3,\), but must have a number of 1 or more for each",
         ),
         (lambda: replace(CNN, stride=(1, 0)), r"stride is \(1, 0\), but must have a number of 1 or more for each"),
+        (
+            lambda: replace(SHARED, critic=AGENT.critic),
+            "share_cnn_encoders is True, but agent.actor and agent.critic are not both a CNNModel with the same cnn",
+        ),
         (lambda: GrpoConfig(actor=AGENT.actor), "agent.actor must be a perceptron with a distribution for GRPO"),
     ],
 )

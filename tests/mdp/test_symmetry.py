@@ -13,8 +13,10 @@ import pytest
 import torch
 from tensordict import TensorDict
 
+from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp import symmetry
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.symmetry import mirror
 from shoal.mdp.task import TermsTask
@@ -186,3 +188,72 @@ def test_what_has_no_known_mirror_image_is_refused(changes: dict[str, Any], said
     observed = TensorDict({"policy": rows}, batch_size=[1])
     with pytest.raises(UsageError, match=f"^--agent.algorithm.symmetry.enabled needs to know {said}"):
         mirror(env, observed, torch.zeros(1, env.unwrapped.task.num_actions))
+
+
+AHEAD = (0.5, 0.5, -0.5, -0.5)
+"""Orientation of a camera that looks along x."""
+_HEAD = """<body name="head" pos="0.2 0 0.1"><joint name="turn" axis="0 0 1"/><joint name="nod" axis="0 1 0"/>
+  <geom size="0.02"/><camera name="level" mode="track" quat="0.5 0.5 -0.5 -0.5"/>
+  <camera name="crooked" sensorsize="0.02 0.02" focal="0.01 0.01" principal="0.004 0" resolution="9 6"
+    quat="0.5 0.5 -0.5 -0.5"/></body></body>
+<body name="ball" pos="1 0.4 1"><freejoint/><geom size="0.3"/></body></worldbody>"""
+
+
+class Looker(TermsTask[TermsConfig]):
+    """Two legs and a head, which sees a ball."""
+
+    config = CONFIG
+
+    @classmethod
+    def build_spec(cls, config: TermsConfig) -> mujoco.MjSpec:
+        return mujoco.MjSpec.from_string(MODEL.replace("</body></worldbody>", _HEAD))
+
+
+def looker(num_envs: int = 1, **camera: Any) -> WarpVecEnv:
+    seen = Obs("camera_depth", sensor_name="eye", cutoff_distance=3.0, history_length=2, scale=0.5)
+    config = CONFIG.change(
+        sensors={"eye": Camera(width=9, height=6, **camera)},
+        observations={"image": {"depth": seen}},
+        fresh_observations=True,
+        engine="mujoco",
+    )
+    return WarpVecEnv(Looker(config, num_envs=num_envs, device="cpu", seed=1))
+
+
+def test_the_mirror_image_of_an_image_is_what_the_camera_sees_of_the_mirrored_scene() -> None:
+    env = looker(2, parent_body="head", quat=AHEAD, fovy=80.0)
+    start: Any = env.task
+    start = start.qpos.numpy().copy()
+    start[:, :7] = [0.1, 0.2, 1.0, 0.9, 0.2, 0.3, -0.1]
+    start[:, -9:-7] = 0.2, 0.3  # The head turns and nods,
+    start[:, -7:-4] = 1.2, 0.5, 1.3  # and the ball is on its left.
+    start[1, [1, 4, 6, -9, -6]] *= -1  # In a mirror quaternions turn about x and z the other way.
+    task: Any = env.task
+    task.qpos.assign(start)
+    task.moved.fill_(value=True)
+    task.engine.forward(task.done, task.moved)
+    env.step(torch.zeros(2, 6))
+    images = env.step(torch.zeros(2, 6))[0]["image"]
+    assert (images[0] != images[0].flip(-1)).any()
+    image, _ = mirror(env, TensorDict({"image": images[:1]}, batch_size=[1]), None)
+    assert image is not None
+    torch.testing.assert_close(image["image"], images, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "camera",
+    [
+        {"parent_body": "head", "quat": AHEAD, "pos": (0.0, 0.05, 0.0)},
+        {"parent_body": "head", "quat": (0.5**0.5, 0.0, -(0.5**0.5), 0.0)},
+        {"quat": AHEAD},
+        {"parent_body": "left_hip", "pos": (0.0, -0.1, 0.0), "quat": AHEAD},
+        {"camera_name": "level"},
+        {"camera_name": "crooked"},
+    ],
+    ids=["beside", "turned", "in the world", "on a leg", "always level", "off its axis"],
+)
+def test_images_of_a_camera_that_leaves_the_plane_of_symmetry_are_refused(camera: dict[str, Any]) -> None:
+    env = looker(**camera)
+    seen = TensorDict({"image": env.get_observations()["image"]}, batch_size=[1])
+    with pytest.raises(UsageError, match=r"depth \(camera_depth of eye, which is not in the plane of symmetry\), but"):
+        mirror(env, seen, None)

@@ -24,7 +24,7 @@ _INDENT = " " * 6
 
 _MOST_FLAT = 16
 """Commands with fewer flags have no groups."""
-_FEWEST = 7
+_FEWEST = 8
 """Sections with fewer flags are shown with the section that they belong to."""
 
 _SHOWN_FIRST = re.compile("--(logger|checkpoint|video|video-path|viewer)")

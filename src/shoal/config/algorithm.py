@@ -114,6 +114,9 @@ class CnnConfig(Config):
     """Activation function of the layers (rsl_rl's default)."""
     max_pool: tuple[bool, ...] | None = None
     """Whether each layer halves the image by the largest of its neighbours; None takes rsl_rl's False."""
+    spatial_softmax_temperature: Annotated[float | None, above(0)] = None
+    """Temperature of a spatial softmax, which makes of each channel the mean position of what it responds to.
+    None: all pixels go on to the perceptron."""
 
     @property
     def enabled(self) -> bool:
@@ -329,6 +332,8 @@ class PpoConfig(Config):
     """Compute losses in bfloat16."""
     grad_reduce_bucket_mb: Annotated[float, above(0)] = 25
     """Largest buffer of the gradient all-reduce [MiB]."""
+    share_cnn_encoders: bool = False
+    """Let the critic have the convolutions of the actor, which learn from both losses (rsl_rl's default: no)."""
     rnd: RndConfig = field(default_factory=RndConfig)
     """Intrinsic reward by random network distillation; off unless enabled."""
     symmetry: SymmetryConfig = field(default_factory=SymmetryConfig)

@@ -21,8 +21,9 @@ RSL_RL_NAMES = {"distribution": "distribution_cfg", "cnn": "cnn_cfg", "rnd": "rn
 """Fields that have another name in rsl_rl."""
 
 _OWN_CLASSES = {
-    name: f"shoal.learn.rsl_rl.gaussian:{name}"
-    for name in ("GaussianDistribution", "HeteroscedasticGaussianDistribution")
+    "GaussianDistribution": "shoal.learn.rsl_rl.gaussian:GaussianDistribution",
+    "HeteroscedasticGaussianDistribution": "shoal.learn.rsl_rl.gaussian:HeteroscedasticGaussianDistribution",
+    "CNNModel": "shoal.learn.rsl_rl.cnn:CNNModel",
 }
 """Shoal's classes in the place of rsl_rl's of that name."""
 
@@ -66,6 +67,15 @@ class RslRlConfig(AgentConfig):
                     f"agent.{name}.class_name is 'RNNModel', but agent.algorithm.symmetry.enabled is True, and rsl_rl"
                     " mirrors no recurrence: change one of them."
                 )
+        classes = {self.actor.class_name, self.critic.class_name}
+        has_one = (
+            len(classes) == 1 and classes.isdisjoint({"MLPModel", "RNNModel"}) and self.actor.cnn == self.critic.cnn
+        )
+        if self.algorithm.share_cnn_encoders and not has_one:
+            raise UsageError(
+                "agent.algorithm.share_cnn_encoders is True, but agent.actor and agent.critic are not both a CNNModel "
+                "with the same cnn: make them so, or set it to False."
+            )
 
     def check_samples(self, num_envs: int) -> None:
         """Refuse what rsl_rl's mini-batches are not made for: they are equal parts of samples, or of environments."""

@@ -17,14 +17,16 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 
 from shoal.envs.capabilities import Capabilities
-from shoal.envs.gymnasium_spec import GymConfig
+from shoal.envs.gymnasium_spec import GymConfig, is_image
 
 _UNLIMITED = 1000
 """Steps of an episode that are evaluated of an environment without a limit."""
 
 
 class GymEnv(Capabilities, VecEnv):
-    """A vector environment of Gymnasium. Observations are flattened into one group, `policy`.
+    """A vector environment of Gymnasium. Observations are flattened into one group, `policy`, except for an image.
+
+    An image has its channels first, and bytes become numbers from 0 to 1.
 
     Actions of a bounded `Box` are scaled: -1 and 1 are its ends, and beyond them they are clipped; those of another one
     are passed on. They are rounded where the `Box` has integers. Of a `Discrete` space there is a column for each
@@ -43,10 +45,13 @@ class GymEnv(Capabilities, VecEnv):
             num_envs,
             config.vectorization,
             settings,
-            [FlattenObservation],
+            [_flattened],
             max_episode_steps=config.max_episode_steps,
         )
         self.cfg, self.num_envs, self.device = config, num_envs, device
+        seen = self._envs.single_observation_space
+        self._is_last = is_image(seen) and seen.shape[2] < seen.shape[0]
+        self._white = 255 if is_image(seen) and seen.dtype == np.uint8 else 1
         self.num_actions, self._to_action = _actions_of(self._envs.single_action_space)
         spec = self._envs.spec
         self.max_episode_length = config.max_episode_steps or (spec and spec.max_episode_steps) or _UNLIMITED
@@ -66,7 +71,7 @@ class GymEnv(Capabilities, VecEnv):
         """Begin a new episode everywhere. With a seed, each follows from it and its index, counted from `first`."""
         each = (np.random.SeedSequence([seed or 0, first + index]) for index in range(self.num_envs))
         seeds = None if seed is None else [int(sequence.generate_state(1)[0]) for sequence in each]
-        self._policy = self._tensor(self._envs.reset(seed=seeds)[0])
+        self._policy = self._observed(self._envs.reset(seed=seeds)[0])
         self._lengths = torch.zeros(self.num_envs, dtype=torch.int64, device=self.device)
 
     def keep_final_observations(self) -> None:
@@ -81,21 +86,29 @@ class GymEnv(Capabilities, VecEnv):
         """Advance every environment by one action, shape (num_envs, num_actions)."""
         taken = self._to_action(actions.detach().cpu().numpy())
         observations, rewards, terminated, truncated, infos = self._envs.step(taken)
-        self._policy = self._tensor(observations)
+        self._policy = self._observed(observations)
         dones = torch.from_numpy(terminated | truncated).to(self.device)
         extras: dict[str, Any] = {"time_outs": torch.from_numpy(truncated & ~terminated).to(self.device)}
         if self._final is not None and "final_obs" in infos:
             ended = infos["_final_obs"]
             self._final = self._final.clone()
-            self._final[torch.from_numpy(ended)] = self._tensor(np.stack(infos["final_obs"][ended]))
+            self._final[torch.from_numpy(ended)] = self._observed(np.stack(infos["final_obs"][ended]))
         if self._final is not None:
             extras["final_observation"] = {"policy": self._final}
         self._lengths = torch.where(dones, 0, self._lengths + 1)
         return self.get_observations(), self._tensor(rewards), dones, extras
 
+    def _observed(self, values: np.ndarray) -> torch.Tensor:
+        """Return observations. Shape (num_envs, columns), of images (num_envs, channels, height, width)."""
+        return self._tensor(np.moveaxis(values, 3, 1) if self._is_last else values) / self._white
+
     def _tensor(self, values: np.ndarray) -> torch.Tensor:
         """Return a copy on the device, in 32 bits: Gymnasium may write its arrays again."""
         return torch.tensor(values, dtype=torch.float32, device=self.device)
+
+
+def _flattened(env: Any) -> Any:  # noqa: ANN401  An environment of Gymnasium.
+    return env if is_image(env.observation_space) else FlattenObservation(env)
 
 
 def _quiet_worker(*arguments: Any) -> None:  # noqa: ANN401  What Gymnasium hands to a process of one environment.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from shoal.config import BaseEnvConfig, DistributionConfig, RslRlConfig, ppo
+from shoal.config import BaseEnvConfig, CnnConfig, DistributionConfig, RslRlConfig, ppo
 from shoal.config.checks import at_least
 from shoal.errors import UsageError, did_you_mean
 from shoal.tasks.registry import TaskSpec, require_extra
@@ -16,6 +16,10 @@ from shoal.user_code import load_file
 if TYPE_CHECKING:
     import gymnasium
 
+_CNN = CnnConfig(output_channels=(16, 32), kernel_size=(8, 4), stride=(4, 2))
+"""For images: that of Mnih et al., arXiv:1312.5602."""
+_LEAST_SIDE = 20
+"""Of images [pixels]; smaller ones are flattened."""
 CATEGORICAL = "shoal.learn.rsl_rl.categorical:CategoricalDistribution"
 
 
@@ -55,15 +59,22 @@ def spec_of(env_id: str) -> TaskSpec:
         name=name,
         summary=f"{env_id} of Gymnasium.",
         env=GymConfig(env_id=env_id),
-        agent=_agent_for(env_id, _action_space(env_id)),
+        agent=_agent_for(env_id, *_spaces_of(env_id)),
         num_envs=32,
         max_iterations=300,
         builder="shoal.envs.gymnasium_env:GymEnv",
     )
 
 
-def _action_space(env_id: str) -> gymnasium.Space[Any]:
-    """Return the actions of one environment, which is made for that, and refuse observations without a fixed size."""
+def is_image(space: gymnasium.Space[Any]) -> bool:
+    """Whether observations are images large enough for `_CNN`; their channels are the first or the last axis."""
+    from gymnasium.spaces import Box
+
+    return isinstance(space, Box) and len(space.shape) == 3 and sorted(space.shape)[1] >= _LEAST_SIDE  # noqa: PLR2004
+
+
+def _spaces_of(env_id: str) -> tuple[gymnasium.Space[Any], gymnasium.Space[Any]]:
+    """Return actions and observations of one environment, which is made for that; the latter must have a fixed size."""
     import gymnasium
 
     try:
@@ -77,15 +88,18 @@ def _action_space(env_id: str) -> gymnasium.Space[Any]:
             f"gym:{env_id} has observations of the kind {type(env.observation_space).__name__}, or with such a part, "
             "that are no row of a fixed number of columns: wrap it, so that they are, as those of a Box or a Dict are."
         )
-    return env.action_space
+    return env.action_space, env.observation_space
 
 
-def _agent_for(env_id: str, space: gymnasium.Space[Any]) -> RslRlConfig:
-    """Return a learner whose actions are distributed as a space has them."""
+def _agent_for(env_id: str, space: gymnasium.Space[Any], seen: gymnasium.Space[Any]) -> RslRlConfig:
+    """Return a learner of what is `seen`, whose actions are distributed as a space has them."""
     from gymnasium import spaces
 
     # The bound on the critic's change is in units of the return, which may be hundreds.
     agent = ppo(64, 64, init_std=0.5, steps=128, num_mini_batches=8, use_clipped_value_loss=False)
+    if is_image(seen):
+        looks: Any = {"class_name": "CNNModel", "obs_normalization": False, "cnn": _CNN}
+        agent = replace(agent, actor=replace(agent.actor, **looks), critic=replace(agent.critic, **looks))
     if isinstance(space, spaces.Discrete):
         return replace(agent, actor=replace(agent.actor, distribution=DistributionConfig(class_name=CATEGORICAL)))
     if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):

@@ -10,7 +10,7 @@ from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, Self
 
-from shoal.config import BaseEnvConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
+from shoal.config import BaseEnvConfig, CnnConfig, DistributionConfig, ModelConfig, PpoConfig, RslRlConfig
 from shoal.envs.library_settings import change_all
 from shoal.errors import UsageError, did_you_mean
 from shoal.provenance import installed_version
@@ -20,6 +20,8 @@ MJLAB = "1.6.0"
 """The version that was tested."""
 _NUM_ENVS = 4096
 """Environments on each worker where a task names none, as in the commands of mjlab's README."""
+_LEFT_OUT = {"spatial_softmax": True, "global_pool": "none", "norm": "none", "dilation": 1}
+"""Settings of convolutions that are Shoal's too, or follow from the class."""
 OVERRIDES = Path(__file__).with_name("mjlab_overrides.txt")
 
 
@@ -147,17 +149,31 @@ def _agent_of(theirs: Any) -> RslRlConfig:  # noqa: ANN401  mjlab's RslRlOnPolic
 
 def _model_of(theirs: Any) -> ModelConfig:  # noqa: ANN401  mjlab's RslRlModelCfg.
     """Return mjlab's configuration of a network as Shoal's."""
-    if theirs.cnn_cfg is not None:
-        raise UsageError(
-            f"The task's agent has a {theirs.class_name}, whose convolutions Shoal does not take from mjlab: choose a "
-            "task that observes no images."
-        )
     recurrence = {name: getattr(theirs, name) for name in ("rnn_type", "rnn_hidden_dim", "rnn_num_layers")}
     return ModelConfig(
-        class_name=theirs.class_name,
+        class_name="CNNModel" if theirs.cnn_cfg else theirs.class_name,
         hidden_dims=tuple(theirs.hidden_dims),
         activation=theirs.activation,
         obs_normalization=theirs.obs_normalization,
         distribution=DistributionConfig(**(theirs.distribution_cfg or {})),
+        cnn=_cnn_of(theirs),
         **(recurrence if theirs.rnn_type is not None else {}),
     )
+
+
+def _cnn_of(theirs: Any) -> CnnConfig:  # noqa: ANN401
+    """Return the convolutions of such a network."""
+    given: dict[str, Any] = {
+        name: value for name, value in (theirs.cnn_cfg or {}).items() if _LEFT_OUT.get(name) != value
+    }
+    layers = len(given.get("output_channels", ()))
+    if theirs.class_name.endswith("SpatialSoftmaxCNNModel"):
+        given.setdefault("spatial_softmax_temperature", 1.0)
+    other = given.keys() - {item.name for item in fields(CnnConfig)}
+    if other:
+        raise UsageError(
+            f"The task's agent has convolutions with {min(other)}, which Shoal's do not have: choose another task."
+        )
+    for name in {"output_channels", "kernel_size", "stride", "max_pool"} & given.keys():
+        given[name] = tuple(given[name]) if isinstance(given[name], list | tuple) else (given[name],) * layers
+    return CnnConfig(**given)

@@ -222,7 +222,8 @@ class WarpVecEnv(Capabilities, VecEnv):
     def picture(self) -> Picture:
         """Return what videos and viewers draw, see `Task.scene`."""
         task = self.task
-        return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks, task.scan)
+        images = {name: self._live[name] for name in task.image_shapes}
+        return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks, task.scan, images)
 
     def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:
         """Return name and range of each command, and their live tensor, which a viewer writes."""

@@ -37,10 +37,6 @@ def launching(
         make_run_dir: Called in one process, with a stack that holds locks until the end.
         announcement: Acknowledges the first signal where launchers do not repeat them.
     """
-    # torch's CPU threads sleep while they wait, and do not spin: a spinning thread takes the core from the one that it
-    # waits for as soon as anything else runs. On two busy cores an iteration of the cart-pole took 1.3 s so, and 3 to
-    # 10 s with OpenMP's default. OpenMP reads this once, when torch is loaded; spawned workers inherit it.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with ExitStack() as stack:
         make = partial(make_run_dir, stack)
         work: Callable[[Plan, ProgressReporter, StopRequests], list[WorkerReport]]

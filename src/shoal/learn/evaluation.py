@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from rsl_rl.env import VecEnv
-from rsl_rl.models import CNNModel, MLPModel, RNNModel
+from rsl_rl.models import MLPModel, RNNModel
 from tensordict import TensorDict
 
 from shoal.checks.optional import choose_gl
@@ -27,6 +27,7 @@ from shoal.learn.episodes import Episode, run_episodes
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner, Policy, build_learner
 from shoal.learn.metrics import Row
+from shoal.learn.rsl_rl.cnn import CNNModel
 from shoal.learn.running_evaluation import RunningEvaluation
 from shoal.learn.state import kept_random_state
 from shoal.learn.statistics import EVALUATION_RETURN

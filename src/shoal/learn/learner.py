@@ -14,10 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rsl_rl.env import VecEnv
-from rsl_rl.modules import CNN
 from tensordict import TensorDict
 
-from shoal.config import AgentConfig, ExportConfig, ModelConfig, PlayConfig, TrainConfig
+from shoal.config import AgentConfig, ExportConfig, ModelConfig, PlayConfig, RslRlConfig, TrainConfig
 from shoal.config.checks import is_custom
 from shoal.config.learners import resolve_learner
 from shoal.config.rsl_rl import to_rsl_rl
@@ -25,6 +24,7 @@ from shoal.errors import TrainingFailedError, UsageError
 from shoal.learn.episodes import Policy
 from shoal.learn.groups import World
 from shoal.learn.health import refuse_non_finite_update
+from shoal.learn.rsl_rl.cnn import encoder_of
 from shoal.learn.training_env import TrainingEnv
 from shoal.plan.training import refuse_unknown_groups
 from shoal.user_code import load
@@ -181,14 +181,21 @@ def _refuse_other_models(agent: AgentConfig, observations: TensorDict) -> None:
             )
         for group in images:
             shape = observations[group].shape[1:]
-            cnn = CNN(shape[1:], shape[0], **to_rsl_rl(model.cnn))
             try:
-                cnn(torch.zeros(1, *shape))
+                encoder_of(shape, to_rsl_rl(model.cnn))(torch.zeros(1, *shape))
             except RuntimeError as error:
                 raise UsageError(
                     f"{path}.cnn does not fit the images of '{group}', {shape[1]} rows of {shape[2]} pixels "
                     f"({error}): give it smaller kernels or strides, or fewer layers."
                 ) from error
+    if isinstance(agent, RslRlConfig) and agent.algorithm.share_cnn_encoders:
+        actor, critic = ({*agent.obs_groups[name]} for name in ("actor", "critic"))
+        alone = [group for group in sorted(actor ^ critic) if observations[group].dim() > 2]  # noqa: PLR2004
+        if alone:
+            raise UsageError(
+                f"agent.algorithm.share_cnn_encoders is True, but one of actor and critic does not observe the images "
+                f"'{alone[0]}': add them to its agent.obs_groups, or set share_cnn_encoders to False."
+            )
 
 
 @contextmanager

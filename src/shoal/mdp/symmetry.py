@@ -85,12 +85,12 @@ def mirror(
 
 
 def _flipped(task: Any, group: str | None, rows: torch.Tensor) -> torch.Tensor:
-    """Return the mirror image of a group, or of actions. Shape (num, columns)."""
+    """Return the mirror image of a group, or of actions. Shape (num, columns), of images (num, C, H, W)."""
     known = _mirrors.setdefault(task, {})
     if group not in known:
         known[group] = _mirror_of(task, group)
     order, signs = known[group]
-    return rows[:, order] * signs
+    return (rows.flatten(1)[:, order] * signs).view_as(rows)
 
 
 def _mirror_of(task: Any, group: str | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -129,6 +129,13 @@ def _columns_of(
         points = grid_points(*term.grid)
         order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
         found = np.array(order), np.ones(len(order))
+    elif function is observing.camera_depth:
+        named = task.config.terms("sensors")[term.sensor_name].camera_name or term.sensor_name
+        if _stays_in_plane(task, task.binder.names.select("camera", named, "camera_name")[0], joints):
+            order = np.arange(len(bound.columns)).reshape(-1, *bound.shape)[..., ::-1].ravel()
+            found = order, np.ones(len(order))
+        else:
+            fault += f" of {term.sensor_name}, which is not in the plane of symmetry"
     elif function in {*_OF_PARTS} | _OF_JOINTS | _OF_ACTUATORS:
         if function in _OF_PARTS:
             names, partners = _parts(task, term)
@@ -168,6 +175,21 @@ def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.
         if not np.allclose(apart, 0.0, atol=1e-6):
             return name
     return ""
+
+
+def _stays_in_plane(task: Any, camera: int, joints: Mapping[str, tuple[str, float]]) -> bool:
+    """Whether a camera is its own mirror image, and remains it in each pose of the robot."""
+    model: mujoco.MjModel = task.model
+    data, bodies = _at_home(model, task.home()), [model.cam_bodyid[camera]]
+    while bodies[-1]:
+        bodies.append(model.body_parentid[bodies[-1]])
+    moving = [model.joint(int(joint)).name for joint in np.flatnonzero(np.isin(model.jnt_bodyid, bodies))]
+    is_of_robot = model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE or model.jnt_bodyid[0] in bodies
+    is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
+    is_own = all(joints.get(name, (name,))[0] == name for name in moving)
+    is_centred = model.cam_intrinsic[camera, 2] == 0.0 and abs(data.cam_xpos[camera, 1]) < _SAME_PLACE
+    is_upright = abs(data.cam_xmat[camera, 3]) > 1 - _SAME_ANGLE  # What is right in the image is on one side.
+    return bool(is_of_robot and is_fixed and is_own and is_centred and is_upright)
 
 
 def _parts(task: Any, term: Any) -> tuple[list[str], list[tuple[str, float]]]:
@@ -236,4 +258,5 @@ def _at_home(model: mujoco.MjModel, home: np.ndarray) -> mujoco.MjData:
     if model.jnt_type[0] == mujoco.mjtJoint.mjJNT_FREE:
         data.qpos[:7] = (0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0)
     mujoco.mj_kinematics(model, data)
+    mujoco.mj_camlight(model, data)
     return data

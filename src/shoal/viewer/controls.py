@@ -5,11 +5,13 @@ from functools import partial
 from html import escape
 from math import isfinite
 from queue import SimpleQueue
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 import viser
 
+from shoal.sim.render.images import enlarged
 from shoal.sim.render.instances import Shown
 from shoal.sim.task import CommandRange
 from shoal.viewer.keys import STEPS, STOP, hand_keys_to_hotkeys, steering_keys
@@ -17,6 +19,8 @@ from shoal.viewer.playback import EnvStatus
 from shoal.viewer.terms import TermsTab, bars
 
 _MOST_SEED = 2**31 - 1
+_IMAGE_SIZE = (512, 512)
+"""Largest width and height of an image that the policy observes [pixels]."""
 Action = Literal["pause", "step", "reset", "again", "load", "push"]
 
 
@@ -36,11 +40,12 @@ class ControlPanel:
         seed: int | None,
         follow: bool,
         can_push: bool = False,
+        images: Mapping[str, np.ndarray] = MappingProxyType({}),
         menu: Sequence[str] = (),
     ) -> None:
         """Add them. Without `limits` of actuators no forces are known, and without `seed` no episodes are repeated.
 
-        The first policy of the `menu` is shown.
+        The first policy of the `menu` is shown, and of `images` those that it observes of the first environment.
         """
         self._clicks: SimpleQueue[Action] = SimpleQueue()
         self.checkpoints: SimpleQueue[str] = SimpleQueue()
@@ -65,6 +70,10 @@ class ControlPanel:
             self.scan = gui.add_checkbox("Height scan", initial_value=False, visible=scans)
             self.efforts = gui.add_checkbox("Actuator forces", initial_value=False, visible=bool(limits))
             self._efforts, self._limits = gui.add_html(""), limits or {}
+            self._images = {
+                name: gui.add_image(enlarged(image, _IMAGE_SIZE), label=f"Observed: {name}", format="png")
+                for name, image in images.items()
+            }
         self.rewards = TermsTab(gui, tabs.add_tab("Rewards"), rewards, together=True)
         self.metrics = TermsTab(gui, tabs.add_tab("Metrics"), metrics, together=False) if metrics else None
 
@@ -172,6 +181,11 @@ class ControlPanel:
         if forces is not None:
             names = [f"{name} (±{limit:.4g})" for name, limit in self._limits.items()]
             self._efforts.content = bars(names, forces, np.array([*self._limits.values()]))
+
+    def set_images(self, images: Mapping[str, np.ndarray]) -> None:
+        """Show the images that the policy observes. Shapes (channels, height, width)."""
+        for name, image in images.items():
+            self._images[name].image = enlarged(image, _IMAGE_SIZE)
 
     def hide_newer(self) -> None:
         """Hide the controls for newer checkpoints."""

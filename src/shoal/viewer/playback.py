@@ -160,6 +160,10 @@ class Playback:
         """Return the joint positions of all environments. Shape (num_envs, nq)."""
         return self._positions.cpu().numpy()
 
+    def images(self, env: int) -> dict[str, np.ndarray]:
+        """Return the images that the policy observes of one environment. Shapes (channels, height, width)."""
+        return {name: images[env].cpu().numpy() for name, images in self.picture.images.items()}
+
     def state(self) -> dict[str, np.ndarray]:
         """Return the further state of all environments, from which forces follow, see `Picture.state`."""
         return {name: tensor.cpu().numpy() for name, tensor in self._state.items()}

@@ -75,6 +75,7 @@ def show_one_of(
                     seed=config.seed if capabilities_of(env).can_restart else None,
                     follow=bool((playback.picture.scene.jnt_type == 0).any()),
                     can_push=playback.can_push,
+                    images=playback.images(0),
                     menu=menu if len(menu) > 1 else (),
                 )
                 if is_first:
@@ -218,6 +219,7 @@ class WebViewer:
     def _show_numbers(self, selected: int) -> None:
         panel, playback = self._panel, self._playback
         panel.set_status(playback.status(selected))
+        panel.set_images(playback.images(selected))
         panel.rewards.show(playback.rewards.of(selected), playback.picture.step_dt)
         if panel.metrics is not None:
             panel.metrics.show(playback.metrics.of(selected), playback.picture.step_dt)

@@ -10,11 +10,12 @@ compare its update with this one. What differs is where and when things are comp
   depend on the number of ranks that collected the samples.
 """
 
+import warnings
 from typing import Any
 
 import torch
 from rsl_rl import algorithms
-from rsl_rl.models import CNNModel, MLPModel
+from rsl_rl.models import MLPModel
 from rsl_rl.storage import RolloutStorage
 from tensordict import TensorDict
 
@@ -23,6 +24,7 @@ from shoal.learn.graphs import GraphChain, TensorGraph
 from shoal.learn.groups import normalised_over_ranks
 from shoal.learn.normalisers import update_normalisers
 from shoal.learn.returns import discounted_sums
+from shoal.learn.rsl_rl.cnn import CNNModel
 
 _RATE_FACTOR = 1.5
 _MIN_RATE, _MAX_RATE = 1e-5, 1e-2
@@ -45,7 +47,10 @@ class PPO(algorithms.PPO):
     storage: Any
 
     def __init__(self, *arguments: Any, cuda_graphs: bool = True, **named: Any) -> None:  # noqa: ANN401  rsl_rl's.
-        super().__init__(*arguments, **named)
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # torch's about weights that are shared.
+            super().__init__(*arguments, **named)
+        for group in self.optimizer.param_groups:  # The networks may share some, which rsl_rl would move twice.
+            group["params"] = [*dict.fromkeys(group["params"])]
         self._is_recurrent = self.actor.is_recurrent or self.critic.is_recurrent
         self._is_adaptive = self.schedule == "adaptive" and self.desired_kl is not None
         names = ["value", "surrogate", "entropy"]
@@ -54,7 +59,7 @@ class PPO(algorithms.PPO):
         self._sums = torch.zeros(len(self._loss_names), dtype=torch.float64, device=device)  # Over an update.
         self._rate = torch.zeros((), dtype=torch.float64, device=device)
         actor = {*self.actor.parameters()}
-        critic = [each for each in self.critic.parameters() if each not in actor]  # The networks may share some.
+        critic = [each for each in self.critic.parameters() if each not in actor]
         rnd = self.rnd.predictor.parameters() if self.rnd else []
         self._gradients = FlatGradients(self.actor.parameters(), critic, rnd, num_extra=1)
         self._divergence = self._gradients.extra

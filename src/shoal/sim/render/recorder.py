@@ -7,7 +7,7 @@ from shoal.sim.render.trajectory import Trajectory, save_scene
 
 
 class Recorder:
-    """Buffers of the joint positions of environment 0, and of what its marks read, on the task's device."""
+    """Buffers of environment 0 on the task's device: joint positions, what marks read, and images that are observed."""
 
     def __init__(self, picture: Picture, steps: int, size: tuple[int, int]) -> None:
         """Allocate. `steps` is the length of the buffers, `size` width and height of the video [pixels]."""
@@ -16,7 +16,7 @@ class Recorder:
         self._size = size
         positions, read = picture.tensors()
         self._names = list(read)
-        self._rows = [tensor[0] for tensor in (positions, *read.values())]
+        self._rows = [tensor[0] for tensor in (positions, *read.values(), *picture.images.values())]
         self._taken = [torch.empty((steps, *row.shape), dtype=row.dtype, device=row.device) for row in self._rows]
         self.taken = 0
         """Steps that are recorded."""
@@ -38,10 +38,12 @@ class Recorder:
 
     def cut(self) -> Trajectory:
         """Return the recorded trajectory, and clear the buffers. Waits for the device."""
-        positions, *read = (taken[: self.taken].cpu().numpy().copy() for taken in self._taken)
+        positions, *rest = (taken[: self.taken].cpu().numpy().copy() for taken in self._taken)
         self.taken = 0
+        read, images = rest[: len(self._names)], rest[len(self._names) :]
         rows = [dict(zip(self._names, values, strict=True)) for values in zip(*read, strict=True)]
         marks = [self._picture.marks(row) for row in rows]
+        step_dt, size = self._picture.step_dt, self._size
         return Trajectory(
-            scene=self._scene, positions=positions, marks=marks, step_dt=self._picture.step_dt, size=self._size
+            scene=self._scene, positions=positions, marks=marks, step_dt=step_dt, size=size, images=images
         )

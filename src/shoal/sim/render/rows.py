@@ -37,6 +37,9 @@ class Picture:
     scan: Callable[[Mapping[str, np.ndarray]], list[Mark]] = lambda _: []
     """Returns where the sensors of one environment look, as marks."""
 
+    images: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    """Live groups of images that policies observe, by name. Shapes (num_envs, channels, height, width)."""
+
     def state(self) -> dict[str, torch.Tensor]:
         """Return velocities, activations and controls, live, as far as the arrays have them. Shapes (num_envs, n)."""
         sizes = {"qvel": self.scene.nv, "act": self.scene.na, "ctrl": self.scene.nu}

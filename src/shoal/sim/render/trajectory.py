@@ -33,6 +33,9 @@ class Trajectory:
     marks: Sequence[Sequence[Mark]] = ()
     """What is drawn beside the scene after each step; empty for nothing."""
 
+    images: Sequence[np.ndarray] = ()
+    """Groups of images that are observed after each step. Shapes (steps, channels, height, width)."""
+
     @property
     def stride(self) -> int:
         """Steps between two frames of a video in real time.
@@ -48,7 +51,8 @@ class Trajectory:
 
     def write(self, file: IO[bytes]) -> None:
         """Write all of it into a binary file."""
-        arrays = {"scene": self.scene, "positions": self.positions, "step_dt": self.step_dt, "size": self.size}
+        arrays: dict[str, Any] = {f"image{number}": images for number, images in enumerate(self.images)}
+        arrays |= {"scene": self.scene, "positions": self.positions, "step_dt": self.step_dt, "size": self.size}
         np.savez(file, **arrays, marks=to_json(self.marks))
 
     @classmethod
@@ -58,7 +62,9 @@ class Trajectory:
             width, height = map(int, arrays["size"])
             step_dt = float(arrays["step_dt"])
             scene, positions, marks = arrays["scene"], arrays["positions"], from_json(str(arrays["marks"]))
-            return cls(scene=scene, positions=positions, step_dt=step_dt, size=(width, height), marks=marks)
+            images = [arrays[name] for name in arrays.files if name.startswith("image")]
+            size = width, height
+            return cls(scene=scene, positions=positions, step_dt=step_dt, size=size, marks=marks, images=images)
 
 
 def save_scene(scene: mujoco.MjModel) -> np.ndarray:

@@ -124,6 +124,7 @@ def _draw(trajectory: Trajectory, target: Path, folder: Folder) -> None:
     The video runs in real time: above 60 steps a second, only every second, third, ... is shown.
     """
     from shoal.sim.render.camera import Camera
+    from shoal.sim.render.images import enlarged
     from shoal.sim.render.trajectory import load_scene
 
     folder.make(target.parent)
@@ -136,7 +137,12 @@ def _draw(trajectory: Trajectory, target: Path, folder: Folder) -> None:
         ):
             for step in range(0, len(trajectory.positions), trajectory.stride):
                 marks = trajectory.marks[step] if trajectory.marks else ()
-                encode(camera.picture(trajectory.positions[step], marks).tobytes())
+                frame, top = camera.picture(trajectory.positions[step], marks), 0
+                for images in trajectory.images:  # One below the other, in the upper left corner.
+                    seen = enlarged(images[step], (frame.shape[1] // 2, frame.shape[0] // 4))
+                    frame[top : top + len(seen), : seen.shape[1]] = seen[: len(frame) - top]
+                    top += len(seen)
+                encode(frame.tobytes())
         folder.rename(part, target)
     finally:
         folder.remove(part)

@@ -1,0 +1,67 @@
+"""rsl_rl's model of images, whose convolutions may end in a spatial softmax. Names of weights are mjlab's."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from rsl_rl import models
+from rsl_rl.modules import CNN
+from tensordict import TensorDict
+from torch import nn
+
+
+class SpatialSoftmax(nn.Module):
+    """The mean position of what each channel responds to, weighted by a softmax (Levine et al., arXiv:1504.00702)."""
+
+    pos_x: torch.Tensor
+    pos_y: torch.Tensor
+
+    def __init__(self, rows: int, columns: int, temperature: float) -> None:
+        super().__init__()
+        down, right = torch.linspace(-1.0, 1.0, rows), torch.linspace(-1.0, 1.0, columns)
+        self.register_buffer("pos_x", down.repeat_interleave(columns).view(1, 1, -1))
+        self.register_buffer("pos_y", right.repeat(rows).view(1, 1, -1))
+        self.temperature = temperature
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Return the position downwards and to the right, from -1 to 1, of each channel. Shape (num, 2 * channels).
+
+        `features` has the shape (num, channels, rows, columns).
+        """
+        weights = torch.softmax(features.flatten(2) / self.temperature, dim=2)
+        return torch.stack([(weights * each).sum(dim=2) for each in (self.pos_x, self.pos_y)], dim=2).flatten(1)
+
+
+def encoder_of(shape: Sequence[int], settings: Mapping[str, Any]) -> nn.Module:
+    """Return the convolutions of images of such a shape, (channels, height, width), by a `CnnConfig` as a dict."""
+    rest = dict(settings)
+    temperature = rest.pop("spatial_softmax_temperature", None)
+    channels, height, width = shape
+    cnn: Any = CNN((height, width), channels, flatten=temperature is None, **rest)
+    if temperature is None:
+        return cnn
+    rows, columns = cnn.output_dim
+    encoder: Any = nn.Sequential(OrderedDict(cnn=cnn, spatial_softmax=SpatialSoftmax(rows, columns, temperature)))
+    encoder.output_channels, encoder.output_dim = None, 2 * cnn.output_channels  # As rsl_rl's CNN has them.
+    return encoder
+
+
+class CNNModel(models.CNNModel):
+    """rsl_rl's, with the encoders of `encoder_of`, or those of another model."""
+
+    def __init__(  # noqa: PLR0913  rsl_rl's signature.
+        self,
+        obs: TensorDict,
+        obs_groups: dict[str, list[str]],
+        obs_set: str,
+        output_dim: int,
+        *,
+        cnn_cfg: dict[str, Any],
+        cnns: Any = None,  # noqa: ANN401  A module by the name of each group.
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        if cnns is None and "spatial_softmax_temperature" in cnn_cfg:
+            images = [group for group in obs_groups[obs_set] if obs[group].dim() > 2]  # noqa: PLR2004
+            cnns = {group: encoder_of(obs[group].shape[1:], cnn_cfg) for group in images}
+        super().__init__(obs, obs_groups, obs_set, output_dim, cnn_cfg=cnn_cfg, cnns=cnns, **settings)
