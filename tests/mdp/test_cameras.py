@@ -1,18 +1,22 @@
-"""Depth images as observations, by MuJoCo's own rays from the same camera."""
+"""Images as observations, by MuJoCo's own rays from the same camera."""
 
 # ruff: noqa: ARG003
 
 from __future__ import annotations
 
+import os
 import runpy
+import subprocess
+import sys
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mujoco
 import numpy as np
 import pytest
 import torch
 from support.documented import ROOT
+from support.videos import draws
 
 from shoal import mdp
 from shoal.envs.vec_env import WarpVecEnv
@@ -20,11 +24,15 @@ from shoal.errors import ShoalError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-MODEL = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 0.4 0 0 0 0.4 0 0 0 0.4"/></asset><worldbody>
-  <geom name="floor" type="plane" size="0 0 1"/><camera name="fixed" pos="-1.2 0.2 0.6" xyaxes="0 -1 0 0.4 0 1"/>
+MODEL = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 0.4 0 0 0 0.4 0 0 0 0.4"/></asset>
+  <visual><headlight ambient="0.2 0.2 0.2" diffuse="0.3 0.3 0.3" specular="0 0 0"/></visual><worldbody>
+  <light name="sun" type="directional" dir="0.6 0 -0.8" diffuse="0.4 0.4 0.2" ambient="0.1 0 0" specular="0 0 0"/>
+  <geom name="floor" type="plane" size="0 0 1" rgba="0.2 0.5 0.8 1"/>
+  <camera name="fixed" pos="-1.2 0.2 0.6" xyaxes="0 -1 0 0.4 0 1"/>
   <body name="cart" pos="0 0 0.3"><joint name="slide" type="slide" axis="1 0 0"/>
-    <joint name="turn" axis="0 0 1" damping="1"/><geom type="box" size="0.1 0.05 0.1" mass="1"/>
+    <joint name="turn" axis="0 0 1" damping="1"/><geom type="box" size="0.1 0.05 0.1" mass="1" rgba="0.9 0.2 0.1 1"/>
     <body name="head" pos="0 0 0.2"><joint name="nod" axis="0 1 0" damping="1"/>
       <geom size="0.02" mass="0.1" group="3" contype="0"/></body></body>
   <geom name="ball" type="sphere" size="0.2" pos="0.9 0.2 0.4"/><geom type="capsule" size="0.1 0.2" pos="1 -0.3 0.3"/>
@@ -36,7 +44,7 @@ EYES = {
     "eye": mdp.Camera(
         parent_body="head", pos=(0.03, 0.0, 0.0), quat=(0.5, 0.5, -0.5, -0.5), fovy=70, width=12, height=9
     ),
-    "watch": mdp.Camera(camera_name="fixed", width=8, height=8, enabled_geom_groups=(0, 4)),
+    "watch": mdp.Camera(camera_name="fixed", width=8, height=8, enabled_geom_groups=(0, 4), use_textures=False),
 }
 FAR = 4.0
 
@@ -54,12 +62,18 @@ CONFIG = mdp.task_config(
     observations={
         "policy": {"position": mdp.Obs("joint_pos", joints=".*")},
         "image": {"now": depth("eye"), "last": depth("eye", history_length=2)},
-        "watch": {"depth": depth("watch")},
+        "watch": {"depth": depth("watch"), "rgb": mdp.Obs("camera_rgb", sensor_name="watch")},
+        "parts": {
+            "seen": mdp.Obs("camera_segmentation", sensor_name="watch"),
+            "mask": mdp.Obs("camera_mask", sensor_name="watch", geoms="ball|floor"),
+        },
     },
     events={
         "start": mdp.Event("reset_joints_by_offset", "reset", joints=".*", position=(-0.3, 0.3), velocity=(-1, 1)),
         "lens": mdp.Event("cam_fovy", "startup", cameras="eye", ranges=(0.7, 1.2), operation="scale"),
         "mount": mdp.Event("cam_pos", "startup", cameras="eye", ranges=(-0.05, 0.05), operation="add"),
+        "paint": mdp.Event("geom_rgba", "startup", geoms="ball", ranges=(0.0, 1.0), axes=(0, 1, 2), operation="abs"),
+        "lamp": mdp.Event("light_diffuse", "startup", lights="sun", ranges=(0.5, 1.5), operation="scale"),
         "size": mdp.Event("geom_size", "startup", geoms="ball", ranges=(0.5, 1.5), operation="scale"),
     },
     rewards={"alive": mdp.Reward("is_alive", weight=1.0)},
@@ -85,10 +99,24 @@ def env(request: pytest.FixtureRequest) -> WarpVecEnv:
     return WarpVecEnv(Looking(CONFIG.change(engine=request.param), num_envs=ENVS, device="cpu", seed=0))
 
 
-def seen(task: Looking, env: int, camera: str, term: Any) -> np.ndarray:
-    """Return the depth of each pixel by MuJoCo's rays, 0 where they hit nothing [m]. Shape (height, width)."""
+class Seen(NamedTuple):
+    """What MuJoCo's rays hit in each pixel of a camera. Shapes (height, width) and (height, width, 3)."""
+
+    model: mujoco.MjModel
+    data: mujoco.MjData
+    depth: np.ndarray
+    """0 where they hit nothing [m]."""
+    geom: np.ndarray
+    """Index, -1 for none."""
+    normal: np.ndarray
+    ahead: np.ndarray
+    """The camera's direction. Shape (3,)."""
+
+
+def seen(task: Looking, env: int, camera: str, term: Any) -> Seen:
+    """Return what a camera sees in an environment by MuJoCo's rays."""
     model = copy(task.model)
-    for name in ("cam_fovy", "cam_pos", "geom_size"):
+    for name in ("cam_fovy", "cam_pos", "geom_size", "geom_rgba", "light_diffuse"):
         getattr(model, name)[:] = task.parameter(name).numpy()[env].reshape(getattr(model, name).shape)
     data = mujoco.MjData(model)
     data.qpos[:] = task.qpos.numpy()[env]
@@ -101,11 +129,24 @@ def seen(task: Looking, env: int, camera: str, term: Any) -> np.ndarray:
     lengths = np.linalg.norm(rays, axis=1)
     world = (rays / lengths[:, None]) @ data.camera(camera).xmat.reshape(3, 3).T
     groups = np.array([group in term.enabled_geom_groups for group in range(6)], dtype=np.uint8)
-    distances = np.empty(len(rays))
+    distances, geoms, normals = np.empty(len(rays)), np.empty(len(rays), dtype=int), np.empty((len(rays), 3))
     for at, ray in enumerate(world):
         hit = np.zeros(1, dtype=np.int32)
-        distances[at] = mujoco.mj_ray(model, data, data.camera(camera).xpos, ray, groups, 1, -1, hit)
-    return np.where(distances < 0.0, 0.0, distances / lengths).reshape(term.height, term.width)
+        distances[at] = mujoco.mj_ray(model, data, data.camera(camera).xpos, ray, groups, 1, -1, hit, normals[at])
+        geoms[at] = hit[0]
+    depths, shape = np.where(distances < 0.0, 0.0, distances / lengths), (term.height, term.width)
+    ahead = -data.camera(camera).xmat.reshape(3, 3)[:, 2]
+    return Seen(model, data, depths.reshape(shape), geoms.reshape(shape), normals.reshape(*shape, 3), ahead)
+
+
+def colours(view: Seen) -> np.ndarray:
+    """Return the colour of each pixel by Lambert's law, with the two lights of the model. Shape (3, height, width)."""
+    model, dark = view.model, np.zeros(3)
+    light = model.vis.headlight.ambient + model.light_ambient[0]
+    for diffuse, direction in ((model.vis.headlight.diffuse, view.ahead), (model.light_diffuse[0], model.light_dir[0])):
+        light = light + diffuse * np.maximum(0.0, -view.normal @ direction)[..., None]
+    seen_colour = np.where(view.geom[..., None] < 0, dark, model.geom_rgba[view.geom, :3] * light)
+    return np.clip(seen_colour, 0.0, 1.0).transpose(2, 0, 1)
 
 
 def compare(env: WarpVecEnv, observations: Mapping[str, torch.Tensor]) -> None:
@@ -114,15 +155,22 @@ def compare(env: WarpVecEnv, observations: Mapping[str, torch.Tensor]) -> None:
     task: Any = env.task
     for row in range(ENVS):
         eye, watch = seen(task, row, "eye", EYES["eye"]), seen(task, row, "fixed", EYES["watch"])
-        assert eye.std() > 0.2  # There is something to see.
+        assert eye.depth.std() > 0.2  # There is something to see.
         for image, truth in zip(images, (eye, eye, watch), strict=True):
-            np.testing.assert_allclose(image[row] * FAR, np.clip(truth, 0.01, FAR), rtol=0, atol=1e-5)
+            np.testing.assert_allclose(image[row] * FAR, np.clip(truth.depth, 0.01, FAR), rtol=0, atol=1e-5)
+        geoms = watch.geom
+        mask = np.isin(geoms, [task.model.geom(name).id for name in ("floor", "ball")])
+        types = np.where(geoms < 0, -1, int(mujoco.mjtObj.mjOBJ_GEOM))
+        np.testing.assert_array_equal(observations["parts"][row], np.stack([geoms, types, mask]))
+        assert 0 < mask.sum() < mask.size
+        # Bytes are rounded down.
+        np.testing.assert_allclose(observations["watch"][row, 1:], colours(watch) - 0.5 / 255, rtol=0, atol=0.51 / 255)
 
 
-def test_images_are_the_depths_that_mujocos_rays_have_from_the_same_camera(env: WarpVecEnv) -> None:
+def test_images_are_the_depths_and_colours_of_what_mujocos_rays_hit_from_the_same_camera(env: WarpVecEnv) -> None:
     observations = env.reset(seed=1)
     assert observations["image"].shape == (ENVS, 3, 9, 12)
-    assert observations["watch"].shape == (ENVS, 1, 8, 8)
+    assert observations["watch"].shape == (ENVS, 4, 8, 8)
     for at in range(8):  # Episodes of five steps begin anew.
         compare(env, observations)
         before = observations["image"][:, 2].clone()
@@ -131,6 +179,44 @@ def test_images_are_the_depths_that_mujocos_rays_have_from_the_same_camera(env: 
         if not dones.any():  # The stack has the image before, and then the present one.
             torch.testing.assert_close(observations["image"][:, 1], before, rtol=0, atol=0)
             assert (observations["image"][:, 2] != before).any()
+
+
+RENDER = """
+import sys, mujoco, numpy as np
+model = mujoco.MjModel.from_binary_path("model.mjb")
+data, option = mujoco.MjData(model), mujoco.MjvOption()
+data.qpos[:] = np.load("qpos.npy")
+mujoco.mj_forward(model, data)
+option.geomgroup[:] = [1, 0, 0, 0, 1, 0]
+with mujoco.Renderer(model, int(sys.argv[1]), int(sys.argv[1])) as renderer:
+    renderer.update_scene(data, "fixed", option)
+    renderer.enable_depth_rendering()
+    np.save("depths.npy", renderer.render())
+    renderer.disable_depth_rendering()
+    renderer.enable_segmentation_rendering()
+    np.save("geoms.npy", renderer.render()[..., 0])
+"""
+
+
+@draws
+def test_depth_and_segmentation_are_those_of_mujocos_renderer(env: WarpVecEnv, tmp_path: Path) -> None:
+    task: Any = env.task
+    observations, view, fine = env.reset(seed=1), seen(task, 0, "fixed", EYES["watch"]), 5
+    quality = view.model.vis.quality
+    quality.offsamples, quality.numslices, quality.numstacks = 0, 128, 128  # Round shapes are polyhedra there.
+    mujoco.mj_saveModel(view.model, str(tmp_path / "model.mjb"), None)
+    np.save(tmp_path / "qpos.npy", view.data.qpos)
+    command = [sys.executable, "-c", RENDER, str(8 * fine)]
+    subprocess.run(command, check=True, cwd=tmp_path, env={**os.environ, "MUJOCO_GL": "osmesa"})
+    depths, geoms = np.load(tmp_path / "depths.npy"), np.load(tmp_path / "geoms.npy")
+    # The middle of each block of pixels is that of one of the camera's. A block that has several geoms has an edge.
+    blocks = geoms.reshape(8, fine, 8, fine).swapaxes(1, 2).reshape(8, 8, -1)
+    whole, middle = (blocks == blocks[..., :1]).all(axis=-1), slice(fine // 2, None, fine)
+    assert whole.mean() > 0.5
+    np.testing.assert_array_equal(observations["parts"][0, 0][whole], geoms[middle, middle][whole])
+    near = whole & (depths[middle, middle] < FAR)
+    np.testing.assert_allclose(observations["watch"][0, 0][near] * FAR, depths[middle, middle][near], rtol=0, atol=1e-3)
+    assert len({*geoms[middle, middle][near]}) > 2
 
 
 def test_the_last_image_of_an_episode_is_that_before_the_reset() -> None:

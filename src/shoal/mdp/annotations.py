@@ -21,8 +21,8 @@ __all__ = [
     "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
     "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
     "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network",
-    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RootBody", "SensorColumn", "SensorColumns", "SiteId",
-    "SiteIds", "Solids", "TendonIds",
+    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RgbImage", "RootBody", "SegmentationImage", "SensorColumn",
+    "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
 
 
@@ -166,6 +166,12 @@ Grid = Annotated[wp.array[wp.vec2], Takes("grid", "length, width, distance [m]")
 IMAGE = Takes("image", "name of a camera")
 Image = Annotated[wp.array2d[wp.float32], IMAGE]
 """The depth of each of a camera's pixels [m], row by row from the top; 0 where it sees nothing."""
+RgbImage = Annotated[wp.array2d[wp.uint32], IMAGE]
+"""The colour of each pixel, of which blue, green and red are the lowest three bytes."""
+SegmentationImage = Annotated[wp.array2d[wp.vec2i], IMAGE]
+"""What each pixel sees: the index of a geom, and MuJoCo's type of geoms; -1 and -1 where it sees nothing."""
+IMAGE_KINDS = {wp.float32: "depth", wp.uint32: "rgb", wp.vec2i: "segmentation"}
+"""What an image is of, by the type of its pixels."""
 Axes = Annotated[wp.array[wp.int32], Takes("axes", "columns of the field")]
 Network = Annotated[NetworkData, Takes("network", "file with weights")]
 """A network of actuators, with a memory for each name that is selected before it, see `shoal.mdp.networks`."""

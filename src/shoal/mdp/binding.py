@@ -6,7 +6,7 @@ Numbers are read from an array, so that another weight or range compiles nothing
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from typing import Any, get_args
 
 import numpy as np
@@ -14,7 +14,7 @@ import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.annotations import COMMAND, IMAGE, Takes, hints_of, takes
+from shoal.mdp.annotations import COMMAND, IMAGE, IMAGE_KINDS, Takes, hints_of, takes
 from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
@@ -50,14 +50,18 @@ class Bound:
     """Whether it is a command that is called in each step, with whether a new one is to be drawn; or an action that is
     called before each physics step, with its number."""
     shape: tuple[int, ...] = ()
-    """Height and width of an image, whose pixels are the columns."""
+    """Height and width of an image: its columns are its pixels, row by row, of each part of the value in turn."""
 
     @property
     def value(self) -> str:
         """The expression of column `i`, if it is called by name; else of all columns."""
         if not self.is_by_column:
             return self.call()
-        return self.call("i") if self.width == 1 else f"{self.call(f'i // {self.width}')}[i % {self.width}]"
+        if self.width == 1:
+            return self.call("i")
+        names = len(self.columns) // self.width
+        name, part = (f"i % {names}", f"i // {names}") if self.shape else (f"i // {self.width}", f"i % {self.width}")
+        return f"{self.call(name)}[{part}]"
 
     def call(self, *more: str) -> str:
         """Return the call, with further arguments after the environment."""
@@ -117,8 +121,8 @@ class Binder:
         """Values that a parameter may name, by name: contacts."""
         self.cameras: dict[str, CameraTerm] = {}
         """The declared cameras by name."""
-        self.images: dict[str, tuple[int, wp.array]] = {}
-        """Of those that terms observe: their index in the model, and their images, (num_envs, pixels)."""
+        self.images: dict[str, dict[str, wp.array]] = {}
+        """The images that terms observe by camera and kind, such as ``depth``. Each (num_envs, pixels)."""
         self.columns: dict[str, tuple[str, ...]] = {}
         """What each contact is of, by its name."""
         self.functions: dict[str, Any] = {}
@@ -170,12 +174,16 @@ class Binder:
             parts = ("x", "y", "z", "rx", "ry", "rz")[: len(VECTORS[hints["action"]])]
         if "physics_step" in passed and not by_column:
             raise ShoalError(f"{path}: its function takes physics_step, and so must take i.")
-        columns = tuple(f"{name} {part}".rstrip() for name in columns for part in parts) if by_column else parts
+        cameras = [self.cameras[value] for name, value in values.items() if takes(hints[name]) == IMAGE]
+        shape = (cameras[0].height, cameras[0].width) if cameras and by_column else ()
+        if not by_column:
+            columns = parts
+        else:
+            pairs = ((name, part) for part in parts for name in columns) if shape else product(columns, parts)
+            columns = tuple(f"{name} {part}".rstrip() for name, part in pairs)
         called, env = self.name_function(function), self._env(path)
         own_name, is_updated = path.replace(".", "_"), not {"is_new", "physics_step"}.isdisjoint(passed)
         of = next((each for each in arguments if each.startswith(("geom", "body"))), "")
-        cameras = [self.cameras[value] for name, value in values.items() if takes(hints[name]) == IMAGE]
-        shape = (cameras[0].height, cameras[0].width) if cameras and by_column and len(parts) == 1 else ()
         return Bound(
             own_name, function, called, tuple(arguments), columns, by_column, len(parts), env, of, is_updated, shape
         )
@@ -242,7 +250,7 @@ class Binder:
         if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
         if rule == IMAGE:
-            return self._image(path, value)
+            return self._image(path, type_of(annotation).dtype, value)
         if rule and rule.what == "grid":
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
@@ -278,15 +286,14 @@ class Binder:
             value = get_args(CHOICES[what]).index(value)
         return "0" if what == "numbers" else self._number_or_vector(path, kind, value)
 
-    def _image(self, path: str, name: str) -> tuple[str, tuple[str, ...]]:
-        """Return the argument of a camera's images, and the names of their pixels."""
+    def _image(self, path: str, dtype: Any, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of a camera's images with pixels of a type, and the names of these."""
         term = _found(path, name, self.cameras, "a camera of that name")
         pixels = tuple(f"{row} {column}" for row in range(term.height) for column in range(term.width))
-        if name not in self.images:
-            rule, pattern = Takes("camera", is_one=True), term.camera_name or name
-            index, _ = self.selection(f"sensors.{name}.camera_name", rule, pattern)
-            self.images[name] = int(index), self.allocate(f"sensors/{name}", len(pixels), wp.float32)
-        return self.share("image", name, lambda: self.images[name][1]), pixels
+        images, kind = self.images.setdefault(name, {}), IMAGE_KINDS[dtype]
+        if kind not in images:
+            images[kind] = self.allocate(f"sensors/{name}/{kind}", len(pixels), dtype)
+        return self.share("image", (name, kind), lambda: images[kind]), pixels
 
     def _network(self, path: str, file: str, joints: int) -> str:
         """Return the argument of a network, with a memory for each of some joints."""

@@ -1,4 +1,4 @@
-"""The declaration of cameras, see `shoal.sim.engines.depth`."""
+"""The declaration of cameras, see `shoal.sim.engines.tracing`."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -29,6 +29,10 @@ class CameraTerm(SensorTerm):
     """Rows of the image."""
     enabled_geom_groups: tuple[int, ...] = (0, 1, 2)
     """Groups of the geoms that it sees."""
+    use_textures: bool = True
+    """Whether colours have the textures of materials and of the sky."""
+    use_shadows: bool = False
+    """Whether lights cast shadows."""
 
 
 def Camera(**params: Value) -> CameraTerm:  # noqa: N802  A declaration reads as a value.

@@ -13,10 +13,13 @@ from shoal.mdp.annotations import (
     BodyId,
     CommandColumn,
     Contacts,
+    Geoms,
     Grid,
     Image,
     Joints,
+    RgbImage,
     RootBody,
+    SegmentationImage,
     SensorColumns,
     SiteId,
     SiteIds,
@@ -200,6 +203,32 @@ def camera_depth(
     The least value is also that of a pixel in which the camera sees nothing.
     """
     return wp.clamp(sensor_name[env, i], min_depth, cutoff_distance) / cutoff_distance
+
+
+@wp.func
+def camera_rgb(state: Any, env: int, i: int, sensor_name: RgbImage) -> wp.vec3:  # noqa: ARG001
+    """Return red, green and blue of a camera's pixel, each from 0 to 1."""
+    pixel = sensor_name[env, i]
+    colour = wp.vec3()
+    for part in range(3):
+        colour[part] = wp.float32((pixel >> wp.uint32(16 - 8 * part)) & wp.uint32(255)) / 255.0
+    return colour
+
+
+@wp.func
+def camera_segmentation(state: Any, env: int, i: int, sensor_name: SegmentationImage) -> wp.vec2:  # noqa: ARG001
+    """Return the index and MuJoCo's type of what a camera's pixel sees, a geom (5); -1 and -1 where it sees nothing."""
+    seen = sensor_name[env, i]
+    return wp.vec2(wp.float32(seen[0]), wp.float32(seen[1]))
+
+
+@wp.func
+def camera_mask(state: Any, env: int, i: int, sensor_name: SegmentationImage, geoms: Geoms) -> float:  # noqa: ARG001
+    """Return 1 where a camera's pixel sees one of some geoms, else 0."""
+    for at in range(geoms.shape[0]):
+        if geoms[at].index == sensor_name[env, i][0]:
+            return 1.0
+    return 0.0
 
 
 @wp.func

@@ -63,7 +63,7 @@ def columns_by_term(config: TermsConfig, terms: _Terms) -> dict[str, dict[str, i
 
 
 def image_shapes(config: TermsConfig, terms: _Terms) -> dict[str, tuple[int, ...]]:
-    """Return channels, height and width of each group of images: a channel for each of the values of a term.
+    """Return channels, height and width of each group of images: channels for each of the values of a term.
 
     Raises:
         UsageError: A group has something else beside an image.
@@ -79,7 +79,7 @@ def image_shapes(config: TermsConfig, terms: _Terms) -> dict[str, tuple[int, ...
                 f"observations.{group} has the image '{image}' and '{other}', which is none of its size: give images "
                 "of one size a group of their own."
             )
-        channels = sum(declared[f"{group}.{name}"].num_values for name in bounds)
+        channels = sum(declared[f"{group}.{name}"].num_values * bound.width for name, bound in bounds.items())
         shapes[group] = channels, *bounds[image].shape
     return shapes
 

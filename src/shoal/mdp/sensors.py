@@ -19,8 +19,8 @@ from shoal.mdp.names import matching
 from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
 
 if TYPE_CHECKING:
-    from shoal.sim.engines.depth import DepthCamera
     from shoal.sim.engines.engine import Engine
+    from shoal.sim.engines.tracing import TracedCamera
 
 _OBJECTS = {
     "body": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
@@ -146,18 +146,18 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
             sensors.add(f"contacts.{name}", term, _PRIMARY, _SECONDARY, type=kind, intprm=_numbers(term))
 
 
-def build_cameras(binder: Binder, engine: Engine) -> list[DepthCamera]:
+def build_cameras(binder: Binder, engine: Engine) -> list[TracedCamera]:
     """Return the cameras that terms observe, before the engine starts."""
     if not binder.images:
         return []
-    from shoal.sim.engines.depth import DepthCamera  # Slow to import.
+    from shoal.sim.engines.tracing import TracedCamera  # Slow to import.
 
-    def build(name: str) -> DepthCamera:
-        term, (index, depth) = binder.cameras[name], binder.images[name]
-        size, groups = (term.width, term.height), term.enabled_geom_groups
-        return DepthCamera(engine, binder.names.model, camera=index, depth=depth, size=size, groups=groups)
+    def build(name: str, images: Mapping[str, wp.array]) -> TracedCamera:
+        term, where = binder.cameras[name], f"sensors.{name}.camera_name"
+        index, _ = binder.selection(where, Takes("camera", is_one=True), term.camera_name or name)
+        return TracedCamera(engine, binder.names.model, term, camera=int(index), images=images)
 
-    return [build(name) for name in binder.images]
+    return [build(name, images) for name, images in binder.images.items()]
 
 
 def _fields_of(term: ContactTerm) -> list[str]:

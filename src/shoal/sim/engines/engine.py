@@ -48,7 +48,8 @@ KINEMATIC = frozenset(
 )
 """Fields of forward kinematics."""
 
-_AT_POSITIONS = KINEMATIC | {"subtree_com", "cdof", "cinert", "ten_length", "actuator_length", "cam_xpos", "cam_xmat"}
+CAMERAS_AND_LIGHTS = frozenset({"cam_xpos", "cam_xmat", "light_xpos", "light_xdir"})
+_AT_POSITIONS = KINEMATIC | {"subtree_com", "cdof", "cinert", "ten_length", "actuator_length"} | CAMERAS_AND_LIGHTS
 _AT_SPEEDS = frozenset({"cvel", "cdof_dot", "ten_velocity", "actuator_velocity", "subtree_linvel", "subtree_angmom"})
 
 AFTER_CONSTRAINTS = frozenset({"cacc", "cfrc_int", "cfrc_ext"})
@@ -229,6 +230,15 @@ class Engine(ABC):
         """Change capacities as planned by `take_warnings`. A step that was captured before must be captured again."""
         self.capacities |= self.planned
         self.planned.clear()
+
+
+def use_parameter(model: Any, name: str, ours: wp.array) -> None:  # noqa: ANN401  MuJoCo Warp's.
+    """Let a model of MuJoCo Warp's use our array of a parameter, which has a row for each environment."""
+    holder, _, field = name.rpartition(".")
+    holder = getattr(model, holder) if holder else model
+    theirs = getattr(holder, field)
+    shape = (ours.shape[0], *theirs.shape[1:])
+    setattr(holder, field, wp.array(ptr=ours.ptr, dtype=theirs.dtype, shape=shape, device=ours.device))
 
 
 def dtype_of(name: str, row: np.ndarray) -> Any:  # noqa: ANN401  A type of Warp's.

@@ -23,7 +23,18 @@ from shoal.errors import ShoalError, UsageError
 from shoal.sim.bookkeeping import RowCopy, copy_rows_where
 from shoal.sim.engines.capacities import capacities_of
 from shoal.sim.engines.deterministic import make_deterministic
-from shoal.sim.engines.engine import AFTER_CONSTRAINTS, CONTROLS, KINEMATIC, STATE, Engine, dtype_of, rows_of, some_of
+from shoal.sim.engines.engine import (
+    AFTER_CONSTRAINTS,
+    CAMERAS_AND_LIGHTS,
+    CONTROLS,
+    KINEMATIC,
+    STATE,
+    Engine,
+    dtype_of,
+    rows_of,
+    some_of,
+    use_parameter,
+)
 from shoal.sim.graphs import CapturedGraph
 
 _CONSTANTS = (
@@ -33,8 +44,8 @@ _CONSTANTS = (
 )
 """Fields that `mujoco_warp.set_const` writes: they differ between environments when parameters do."""
 
-_CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot", "cam_xpos", "cam_xmat"}
-"""Fields that follow from forward kinematics by centres of mass and their velocities, and cameras."""
+_CENTRES = KINEMATIC | {"subtree_com", "cinert", "cdof", "cvel", "cdof_dot"} | CAMERAS_AND_LIGHTS
+"""Fields that follow from forward kinematics by centres of mass and their velocities, cameras and lights."""
 
 _REST_OF_STATE = ("time", "history", "plastic")
 """State that no task writes."""
@@ -127,7 +138,7 @@ class MjwarpEngine(Engine):
         self._usual = copy(self._model)
         """The model without parameters: episodes begin in its state."""
         for name, ours in self.parameters.items():
-            self._use_parameter(name, ours)
+            use_parameter(self._model, name, ours)
         self._prepare_passes()
 
     def _prepare_passes(self) -> None:
@@ -154,7 +165,7 @@ class MjwarpEngine(Engine):
     def _needs_cameras(self) -> bool:
         """Return whether a field or a sensor needs the poses of cameras or lights."""
         objects = {*self.model.sensor_objtype.tolist(), *self.model.sensor_reftype.tolist()}
-        return mujoco.mjtObj.mjOBJ_CAMERA in objects or any(name.startswith(("cam_", "light_")) for name in self.fields)
+        return mujoco.mjtObj.mjOBJ_CAMERA in objects or not CAMERAS_AND_LIGHTS.isdisjoint(self.fields)
 
     def _row_copies(self, names: Collection[str]) -> wp.array:
         copies: list[Any] = []
@@ -177,14 +188,6 @@ class MjwarpEngine(Engine):
                 "all: leave it as it is, or pass --env.engine mujoco."
             )
         return not holder
-
-    def _use_parameter(self, name: str, ours: wp.array) -> None:
-        """Let MuJoCo Warp use our array of a parameter, which has a row for each environment."""
-        holder, _, field = name.rpartition(".")
-        holder = getattr(self._model, holder) if holder else self._model
-        theirs = getattr(holder, field)
-        shape = (self.num_envs, *theirs.shape[1:])
-        setattr(holder, field, wp.array(ptr=ours.ptr, dtype=theirs.dtype, shape=shape, device=self.device))
 
     def step(self) -> None:
         """Advance all environments."""
@@ -233,7 +236,7 @@ class MjwarpEngine(Engine):
             if not names <= KINEMATIC:
                 mjw.com_pos(model, data)
                 mjw.com_vel(model, data)
-                if model.ncam:
+                if model.ncam or model.nlight:
                     mjw.camlight(model, data)
             return
         for name in self._kept:
