@@ -21,8 +21,8 @@ __all__ = [
     "ActionColumns", "Activation", "Actuator", "ActuatorId", "ActuatorIds", "Actuators", "Axes", "Before", "BodyId",
     "BodyIds", "CameraIds", "CommandColumn", "ContactData", "Contacts", "Distribution", "Geom", "GeomId", "Geoms",
     "Grid", "Image", "InputOrder", "Joint", "JointId", "Joints", "LightIds", "MaterialIds", "Memory", "Network",
-    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RgbImage", "RootBody", "SegmentationImage", "SensorColumn",
-    "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
+    "Numbers", "Operation", "OptionalNumbers", "PairIds", "RayData", "Rays", "RgbImage", "RootBody",
+    "SegmentationImage", "SensorColumn", "SensorColumns", "SiteId", "SiteIds", "Solids", "TendonIds",
 ]  # fmt: skip
 
 
@@ -103,6 +103,18 @@ class ContactData:
     tangent: wp.int32
 
 
+@wp.struct
+class RayData:
+    """What rays hit, each array (num_envs, number of rays): all rays of the first frame, and then of the next."""
+
+    distance: wp.array2d[wp.float32]
+    """Distance to what they hit [m]; -1 where they hit nothing."""
+    normal: wp.array2d[wp.vec3]
+    """Direction in the world that is upright on what they hit; 0 where they hit nothing."""
+    max_distance: wp.float32
+    """Length of the rays [m]."""
+
+
 @dataclass(frozen=True, slots=True)
 class Takes:
     """What a declaration gives for a parameter: a pattern of names, if `what` is a kind of MuJoCo's objects."""
@@ -172,6 +184,7 @@ SegmentationImage = Annotated[wp.array2d[wp.vec2i], IMAGE]
 """What each pixel sees: the index of a geom, and MuJoCo's type of geoms; -1 and -1 where it sees nothing."""
 IMAGE_KINDS = {wp.float32: "depth", wp.uint32: "rgb", wp.vec2i: "segmentation"}
 """What an image is of, by the type of its pixels."""
+Rays = Annotated[RayData, Takes("rays", "name of rays")]
 Axes = Annotated[wp.array[wp.int32], Takes("axes", "columns of the field")]
 Network = Annotated[NetworkData, Takes("network", "file with weights")]
 """A network of actuators, with a memory for each name that is selected before it, see `shoal.mdp.networks`."""

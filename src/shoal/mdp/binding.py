@@ -7,20 +7,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count, product
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError, did_you_mean
 from shoal.mdp.accesses import python_of, refuse_writes
-from shoal.mdp.annotations import COMMAND, IMAGE, IMAGE_KINDS, Takes, hints_of, takes
-from shoal.mdp.cameras import CameraTerm
+from shoal.mdp.annotations import COMMAND, IMAGE, IMAGE_KINDS, RayData, Takes, hints_of, takes
+from shoal.mdp.cameras import CameraTerm, RayCastTerm
 from shoal.mdp.functions import SCALARS, VECTORS, find_function, values_of
 from shoal.mdp.metadata import type_of
 from shoal.mdp.names import OBJECTS, Names
 from shoal.mdp.needs import Given, needs_of
 from shoal.mdp.networks import read_network
+from shoal.mdp.rays import Frames, frames_of
 from shoal.mdp.terms import CHOICES, Term
 from shoal.mdp.values import grid_points, numbers_by_name, numbers_of
 from shoal.sim import bounds
@@ -121,8 +122,12 @@ class Binder:
         """Values that a parameter may name, by name: contacts."""
         self.cameras: dict[str, CameraTerm] = {}
         """The declared cameras by name."""
+        self.ray_casts: dict[str, RayCastTerm] = {}
+        """The declared rays by name."""
         self.images: dict[str, dict[str, wp.array]] = {}
         """The images that terms observe by camera and kind, such as ``depth``. Each (num_envs, pixels)."""
+        self.rays: dict[str, tuple[Frames, Any]] = {}
+        """The rays that terms observe: where they begin, and their `RayData`."""
         self.columns: dict[str, tuple[str, ...]] = {}
         """What each contact is of, by its name."""
         self.functions: dict[str, Any] = {}
@@ -249,8 +254,8 @@ class Binder:
             return self.selection(path, rule, value)
         if rule and rule.what == "contact":
             return self.contact(value, path), self.columns[value]
-        if rule == IMAGE:
-            return self._image(path, type_of(annotation).dtype, value)
+        if rule and rule.what in {IMAGE.what, "rays"}:
+            return self._image(path, type_of(annotation).dtype, value) if rule == IMAGE else self._rays(path, value)
         if rule and rule.what == "grid":
             points = grid_points(*numbers_of(path, value, 3))
             columns = tuple(f"{x:+.2f} {y:+.2f}" for x, y in points)
@@ -294,6 +299,18 @@ class Binder:
         if kind not in images:
             images[kind] = self.allocate(f"sensors/{name}/{kind}", len(pixels), dtype)
         return self.share("image", (name, kind), lambda: images[kind]), pixels
+
+    def _rays(self, path: str, name: str) -> tuple[str, tuple[str, ...]]:
+        """Return the argument of rays, and their names."""
+        term = _found(path, name, self.ray_casts, "rays of that name")
+        if name not in self.rays:
+            frames, struct = frames_of(self.names, f"sensors.{name}", term), cast("Any", RayData)()
+            struct.max_distance = term.max_distance
+            for field, dtype in (("distance", wp.float32), ("normal", wp.vec3)):
+                setattr(struct, field, self.allocate(f"sensors/{name}/{field}", len(frames.columns), dtype))
+            self.rays[name] = frames, struct
+        frames, struct = self.rays[name]
+        return self.share("rays", name, lambda: struct), frames.columns
 
     def _network(self, path: str, file: str, joints: int) -> str:
         """Return the argument of a network, with a memory for each of some joints."""

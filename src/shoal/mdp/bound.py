@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Any
 
 from shoal.mdp.binding import Binder, Bound
-from shoal.mdp.cameras import CameraTerm
+from shoal.mdp.cameras import CameraTerm, RayCastTerm
 from shoal.mdp.config import TermsConfig, members
 from shoal.mdp.marks import metrics_of
 from shoal.mdp.sensors import bind_contacts
@@ -29,7 +29,9 @@ def bind_terms(config: TermsConfig, binder: Binder, followed: Mapping[str, Any])
     actions = bind("actions", "i", "action", "physics_step")
     binder.action_columns = tuple(chain.from_iterable(bound.columns for bound in actions.values()))
     commands = bind("commands", "first", "is_new")
-    binder.cameras = {name: each for name, each in config.terms("sensors").items() if isinstance(each, CameraTerm)}
+    sensors = config.terms("sensors").items()
+    binder.cameras = {name: each for name, each in sensors if isinstance(each, CameraTerm)}
+    binder.ray_casts = {name: each for name, each in sensors if isinstance(each, RayCastTerm)}
     return BoundTerms(
         actions=actions,
         commands=commands,

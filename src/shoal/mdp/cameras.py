@@ -1,10 +1,10 @@
-"""The declaration of cameras, see `shoal.sim.engines.tracing`."""
+"""The declarations of cameras and rays, see `shoal.sim.engines.tracing`."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
-from shoal.config.checks import Rule, at_least
-from shoal.mdp.terms import SensorTerm, Value, declare
+from shoal.config.checks import Rule, above, at_least
+from shoal.mdp.terms import Function, SensorTerm, Value, declare
 
 _ANGLE = Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)  # noqa: PLR2004  Degrees.
 
@@ -38,3 +38,33 @@ class CameraTerm(SensorTerm):
 def Camera(**params: Value) -> CameraTerm:  # noqa: N802  A declaration reads as a value.
     """Declare a camera; the fields of `CameraTerm` are its parameters. Names are mjlab's."""
     return declare(CameraTerm, "camera", params)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayCastTerm(SensorTerm):
+    """Rays of a pattern of `shoal.mdp.ray_patterns`, from each of some bodies, sites or geoms."""
+
+    counts: ClassVar[bool] = True
+    body: str = ""
+    """Pattern of the bodies that rays begin at; or instead of bodies:"""
+    site: str = ""
+    """Pattern of sites."""
+    geom: str = ""
+    """Pattern of geoms."""
+    ray_alignment: Literal["base", "yaw", "world"] = "base"
+    """Whether the pattern turns with its frame, or about the vertical axis alone, or not at all."""
+    max_distance: Annotated[float, above(0)] = 10.0
+    """Length of the rays [m]."""
+    exclude_parent_body: bool = True
+    """Whether rays pass through the geoms of the body that they begin at, or of the body of the site or geom."""
+    include_geom_groups: tuple[int, ...] = (0, 1, 2)
+    """Groups of the geoms that they hit."""
+
+
+def RayCast(pattern: Function, **params: Value) -> RayCastTerm:  # noqa: N802  The same.
+    """Declare rays by a pattern: `grid`, `ring`, `pinhole`, or a function that returns offsets and directions.
+
+    ``RayCast("grid", size=(1.6, 1.0), resolution=0.1, body="trunk", ray_alignment="yaw")``. The parameters are those of
+    the pattern and the fields of `RayCastTerm`. Names are mjlab's.
+    """
+    return declare(RayCastTerm, pattern, params)

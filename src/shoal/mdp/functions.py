@@ -2,6 +2,7 @@
 
 import inspect
 from importlib import import_module
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -89,6 +90,20 @@ def named_function(func: Any, library: str, path: str, kind: type) -> Any:
         hint = f"{did_you_mean(func, known)} It has: {', '.join(sorted(known))}."
         raise UsageError(f"{path} is '{func}', which is no function of shoal.mdp.{library}.{hint}")
     return known[func]
+
+
+def made_by(path: str, term: Term, library: str) -> Any:
+    """Return what the function of a declaration makes of its parameters, on the host.
+
+    Raises:
+        UsageError: There is no such function, or it refuses them.
+    """
+    function = named_function(term.func, library, path, FunctionType)
+    try:
+        return function(**{each: getattr(term, each) for each in term.parameters})
+    except (UsageError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split()).replace("--env.robot", "the file").rstrip(".")
+        raise UsageError(f"{path} cannot be made: {said}.") from error
 
 
 _TORCH = ("rewards", "observations", "terminations", "metrics")

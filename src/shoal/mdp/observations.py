@@ -17,6 +17,7 @@ from shoal.mdp.annotations import (
     Grid,
     Image,
     Joints,
+    Rays,
     RgbImage,
     RootBody,
     SegmentationImage,
@@ -229,6 +230,19 @@ def camera_mask(state: Any, env: int, i: int, sensor_name: SegmentationImage, ge
         if geoms[at].index == sensor_name[env, i][0]:
             return 1.0
     return 0.0
+
+
+@wp.func
+def ray_distances(state: Any, env: int, i: int, sensor_name: Rays) -> float:  # noqa: ARG001
+    """Return the distance to what a ray hits [m]; the length of the ray where it hits nothing."""
+    distance = sensor_name.distance[env, i]
+    return wp.where(distance < 0.0, sensor_name.max_distance, distance)
+
+
+@wp.func
+def ray_normals(state: Any, env: int, i: int, sensor_name: Rays) -> wp.vec3:  # noqa: ARG001
+    """Return the direction in the world that is upright on what a ray hits; 0 where it hits nothing."""
+    return sensor_name.normal[env, i]
 
 
 @wp.func

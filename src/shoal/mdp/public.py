@@ -15,7 +15,7 @@ from shoal.mdp.base import (
     to_base,
     yaw_quat,
 )
-from shoal.mdp.cameras import Camera
+from shoal.mdp.cameras import Camera, RayCast
 from shoal.mdp.config import RobotConfig, TermsConfig, task_config
 from shoal.mdp.marks import shows, twist_arrows
 from shoal.mdp.noise import Gaussian, Uniform
@@ -58,6 +58,7 @@ __all__ = [
     "Object",
     "Obs",
     "ObsGroup",
+    "RayCast",
     "Recorder",
     "Reward",
     "RobotConfig",

@@ -2,13 +2,13 @@
 
 import logging
 from pathlib import Path
-from types import FunctionType
 
 import mujoco
 import numpy as np
 
 from shoal.errors import ShoalError, UsageError
 from shoal.mdp.actuators import SCALAR
+from shoal.mdp.cameras import RayCastTerm
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.patterns import is_of
 from shoal.mdp.terms import ObjectTerm
@@ -88,7 +88,7 @@ def checked(model: mujoco.MjModel, config: TermsConfig) -> mujoco.MjModel:
     }
     for group, names in has.items():
         for name, term in config.terms(group).items():
-            if getattr(term, "camera_name", ""):  # The term that observes it looks for it.
+            if isinstance(term, RayCastTerm) or getattr(term, "camera_name", ""):  # Not added to the model.
                 continue
             if name not in names and (group != "contacts" or term.func == "touches"):
                 raise ShoalError(
@@ -100,14 +100,9 @@ def checked(model: mujoco.MjModel, config: TermsConfig) -> mujoco.MjModel:
 
 def _spec_of(path: str, term: ObjectTerm) -> mujoco.MjSpec:
     """Return an object by itself, free, fixed or moved as it is declared at `path`."""
-    from shoal.mdp.functions import named_function  # It needs Warp.
+    from shoal.mdp.functions import made_by  # It needs Warp.
 
-    function = named_function(term.func, "objects", path, FunctionType)
-    try:
-        spec: mujoco.MjSpec = function(**{each: getattr(term, each) for each in term.parameters})
-    except (UsageError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split()).replace("--env.robot", "the file")
-        raise UsageError(f"{path} cannot be made: {said}") from error
+    spec: mujoco.MjSpec = made_by(path, term, "objects")
     roots = spec.worldbody.bodies
     if term.base != "fixed" and len(roots) != 1:
         raise UsageError(

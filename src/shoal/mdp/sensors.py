@@ -16,11 +16,10 @@ from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches, touches_by_physics_step
 from shoal.mdp.names import matching
-from shoal.mdp.terms import CONTACT_FIELDS, ContactTerm, Term
+from shoal.mdp.terms import CONTACT_FIELDS, BuiltinSensorTerm, ContactTerm, Term
 
 if TYPE_CHECKING:
     from shoal.sim.engines.engine import Engine
-    from shoal.sim.engines.tracing import TracedCamera
 
 _OBJECTS = {
     "body": ("bodies", mujoco.mjtObj.mjOBJ_XBODY),
@@ -131,6 +130,7 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
     for name, term in config.terms("sensors").items():
         if isinstance(term, CameraTerm):
             sensors.add_camera(f"sensors.{name}", term)
+        if not isinstance(term, BuiltinSensorTerm):
             continue
         if term.func not in types:
             hint = did_you_mean(str(term.func), types)
@@ -146,18 +146,20 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
             sensors.add(f"contacts.{name}", term, _PRIMARY, _SECONDARY, type=kind, intprm=_numbers(term))
 
 
-def build_cameras(binder: Binder, engine: Engine) -> list[TracedCamera]:
-    """Return the cameras that terms observe, before the engine starts."""
-    if not binder.images:
+def build_tracers(binder: Binder, engine: Engine) -> list[Callable[[], None]]:
+    """Return what traces the cameras and rays that terms observe, before the engine starts."""
+    if not (binder.images or binder.rays):
         return []
-    from shoal.sim.engines.tracing import TracedCamera  # Slow to import.
+    from shoal.sim.engines.tracing import TracedCamera, TracedRays  # Slow to import.
 
-    def build(name: str, images: Mapping[str, wp.array]) -> TracedCamera:
-        term, where = binder.cameras[name], f"sensors.{name}.camera_name"
-        index, _ = binder.selection(where, Takes("camera", is_one=True), term.camera_name or name)
-        return TracedCamera(engine, binder.names.model, term, camera=int(index), images=images)
-
-    return [build(name, images) for name, images in binder.images.items()]
+    model, made = binder.names.model, list[Callable[[], None]]()
+    for name, images in binder.images.items():
+        term, rule = binder.cameras[name], Takes("camera", is_one=True)
+        index, _ = binder.selection(f"sensors.{name}.camera_name", rule, term.camera_name or name)
+        made.append(TracedCamera(engine, model, term, camera=int(index), images=images).trace)
+    for name, (frames, hits) in binder.rays.items():
+        made.append(TracedRays(engine, model, binder.ray_casts[name], frames=frames, hits=hits).trace)
+    return made
 
 
 def _fields_of(term: ContactTerm) -> list[str]:

@@ -40,7 +40,7 @@ from shoal.mdp.kernels import generate, struct_of
 from shoal.mdp.names import Names
 from shoal.mdp.observing import columns_by_term, image_shapes
 from shoal.mdp.scene import checked, compile_scene
-from shoal.mdp.sensors import build_cameras
+from shoal.mdp.sensors import build_tracers
 from shoal.mdp.stages import WRITTEN, stages_of
 from shoal.mdp.state import state_of
 from shoal.mdp.torch_terms import TorchTerms
@@ -244,7 +244,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
         self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
-        self.cameras = build_cameras(self.binder, self.engine)
+        self.tracers = build_tracers(self.binder, self.engine)
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}
@@ -260,7 +260,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         """Return the stages of one step, in order. Torch functions read what the kernel before them has written."""
         engine, history, fresh = self.engine, self.history, self.config.fresh_observations
         observing = [
-            *(("observe", camera.render) for camera in self.cameras),
+            *(("observe", trace) for trace in self.tracers),
             *self._kernel("observe", "place"),
             *self._torch("observe", "observations"),
             *chain(*(self._kernel("observe", name) for name in self._kernels if name.startswith("observe"))),

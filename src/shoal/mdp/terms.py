@@ -41,6 +41,8 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
+    counts: ClassVar[bool] = False
+    """Whether parameters that are whole numbers stay so, since they count."""
     # Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise.
     by_column: ClassVar[frozenset[str]] = frozenset()
 
@@ -195,6 +197,7 @@ class SubTerrainTerm(Term):
 class ObjectTerm(Term):
     """A thing in the scene beside the robot; its function returns an `MjSpec`, see `shoal.mdp.objects`."""
 
+    counts: ClassVar[bool] = True  # As MuJoCo does.
     pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Where the origin of its own model is in the world [m]."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
@@ -227,7 +230,7 @@ def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixe
             raise ShoalError(f"A parameter of {_name_of(func)} cannot be named '{name}': name it otherwise.")
     func = getattr(func, "__func__", func)  # Of another declaration.
     whole = _whole_numbers(func) | COUNTS | {"axes"}  # Another value of a flag need not be whole.
-    if base is ObjectTerm:  # What MuJoCo counts stays whole.
+    if base.counts:
         whole |= {name for name in own if not isinstance(values[name], tuple)}
     values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
     by_column = [name for name in base.by_column & {*values} if isinstance(values[name], Mapping | tuple | Term)]
