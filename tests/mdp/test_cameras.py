@@ -219,6 +219,31 @@ def test_depth_and_segmentation_are_those_of_mujocos_renderer(env: WarpVecEnv, t
     assert len({*geoms[middle, middle][near]}) > 2
 
 
+def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> None:
+    slow = {"eye": {"update_period": 0.012}, "watch": {"update_period": 0.013}}  # Two steps of 6 ms.
+    task: Any = Looking(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
+    env, traced = WarpVecEnv(task), [trace.__self__._context.depth_data for trace in task.tracers]
+    observations = env.reset(seed=1)
+    task.episode_length.assign(np.arange(ENVS))  # Episodes begin anew in different steps.
+    drawn = 0
+    for _ in range(8):
+        before = observations
+        observations, _, _, _ = env.step(torch.ones(ENVS, 1))
+        for row, age in enumerate(task.age.numpy()):
+            is_due = age % 2 == 0
+            assert [images.numpy()[row].any() for images in traced] == [is_due, is_due]
+            if is_due:
+                watch, image = seen(task, row, "fixed", EYES["watch"]), observations["watch"][row, 0] * FAR
+                np.testing.assert_allclose(image, np.clip(watch.depth, 0.01, FAR), rtol=0, atol=1e-5)
+                np.testing.assert_array_equal(observations["parts"][row, 0], watch.geom)
+                drawn += 1
+            else:
+                for name in ("watch", "parts"):
+                    torch.testing.assert_close(observations[name][row], before[name][row], rtol=0, atol=0)
+    # Their ages are 1 2 3 4 0 1 2 3, 1 2 3 0 1 2 3 4 and 1 2 0 1 2 3 4 0.
+    assert drawn == 4 + 4 + 5
+
+
 def test_the_last_image_of_an_episode_is_that_before_the_reset() -> None:
     task = Looking(CONFIG.change(engine="mujoco"), num_envs=ENVS, device="cpu", seed=0)
     env = WarpVecEnv(task)

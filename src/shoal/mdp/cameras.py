@@ -27,6 +27,8 @@ class CameraTerm(SensorTerm):
     """Columns of the image."""
     height: Annotated[int, at_least(1)] = 120
     """Rows of the image."""
+    update_period: Annotated[float, at_least(0)] = 0.0
+    """Time from one image to the next [s], rounded to whole steps; 0 for an image in each. Episodes begin with one."""
     enabled_geom_groups: tuple[int, ...] = (0, 1, 2)
     """Groups of the geoms that it sees."""
     use_textures: bool = True

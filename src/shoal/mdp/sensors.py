@@ -146,8 +146,11 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
             sensors.add(f"contacts.{name}", term, _PRIMARY, _SECONDARY, type=kind, intprm=_numbers(term))
 
 
-def build_tracers(binder: Binder, engine: Engine) -> list[Callable[[], None]]:
-    """Return what traces the cameras and rays that terms observe, before the engine starts."""
+def build_tracers(binder: Binder, engine: Engine, age: wp.array, step_dt: float) -> list[Callable[[], None]]:
+    """Return what traces the cameras and rays that terms observe, before the engine starts.
+
+    `age` are the steps of each environment's episode, (num_envs,), and `step_dt` is the length of one [s].
+    """
     if not (binder.images or binder.rays):
         return []
     from shoal.sim.engines.tracing import TracedCamera, TracedRays  # Slow to import.
@@ -156,7 +159,9 @@ def build_tracers(binder: Binder, engine: Engine) -> list[Callable[[], None]]:
     for name, images in binder.images.items():
         term, rule = binder.cameras[name], Takes("camera", is_one=True)
         index, _ = binder.selection(f"sensors.{name}.camera_name", rule, term.camera_name or name)
-        made.append(TracedCamera(engine, model, term, camera=int(index), images=images).trace)
+        period = max(1, round(term.update_period / step_dt))
+        camera = TracedCamera(engine, model, term, camera=int(index), images=images, age=age, period=period)
+        made.append(camera.trace)
     for name, (frames, hits) in binder.rays.items():
         made.append(TracedRays(engine, model, binder.ray_casts[name], frames=frames, hits=hits).trace)
     return made

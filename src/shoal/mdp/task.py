@@ -244,7 +244,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
     def after_allocate(self) -> None:
         """Start the engine with all fields that were asked for, and log what torch functions cost."""
         self.engine.actuate = partial(self._run, "actuate") if "actuate" in self._kernels else None
-        self.tracers = build_tracers(self.binder, self.engine)
+        self.tracers = build_tracers(self.binder, self.engine, self.age, self.step_dt)
         self.engine.start()
         self._arrays |= {f"data/{name}": array for name, array in self.engine.fields.items()}
         self._arrays |= {f"parameter/{name}": array for name, array in self.engine.parameters.items()}

@@ -22,6 +22,7 @@ import warp as wp
 from mujoco.batch import DATA_FIELDS, MODEL_FIELDS
 
 from shoal.errors import ShoalError, did_you_mean
+from shoal.sim.bookkeeping import RowCopy
 
 STATE = ("qpos", "qvel", "act", "qacc_warmstart")
 """State that a physics step changes, beside the time."""
@@ -259,6 +260,15 @@ def rows_of(array: wp.array, dtype: type = wp.float32) -> wp.array:
     count = array.size * wp.types.type_size_in_bytes(array.dtype) // wp.types.type_size_in_bytes(dtype)
     shape = (array.shape[0], count // array.shape[0])
     return wp.array(ptr=array.ptr, dtype=dtype, shape=shape, device=array.device)
+
+
+def row_copies(pairs: Iterable[tuple[wp.array, wp.array]]) -> wp.array:
+    """Return what `copy_rows_where` takes, from arrays and those that their rows are copied to."""
+    copies: list[Any] = []
+    for source, target in pairs:
+        copies.append(RowCopy())
+        copies[-1].source, copies[-1].target = rows_of(source), rows_of(target)
+    return wp.array(copies, dtype=RowCopy)
 
 
 def some_of(envs: np.ndarray) -> str:

@@ -10,9 +10,8 @@ environment that needs more drops the rest, with a warning; `enlarge` then makes
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
-from typing import Any
 
 import mujoco
 import mujoco_warp as mjw
@@ -20,7 +19,7 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import ShoalError, UsageError
-from shoal.sim.bookkeeping import RowCopy, copy_rows_where
+from shoal.sim.bookkeeping import copy_rows_where
 from shoal.sim.engines.capacities import capacities_of
 from shoal.sim.engines.deterministic import make_deterministic
 from shoal.sim.engines.engine import (
@@ -31,6 +30,7 @@ from shoal.sim.engines.engine import (
     STATE,
     Engine,
     dtype_of,
+    row_copies,
     rows_of,
     some_of,
     use_parameter,
@@ -160,19 +160,12 @@ class MjwarpEngine(Engine):
         self._cleared.naconmax, self._cleared.M = 0, self._data.M[:, :0]
         self._begun = derived & self.begun
         """What `forward` derives."""
-        self._copies = self._row_copies(self._begun)
+        self._copies = row_copies((getattr(self._pass, name), self.fields[name]) for name in self._begun)
 
     def _needs_cameras(self) -> bool:
         """Return whether a field or a sensor needs the poses of cameras or lights."""
         objects = {*self.model.sensor_objtype.tolist(), *self.model.sensor_reftype.tolist()}
         return mujoco.mjtObj.mjOBJ_CAMERA in objects or not CAMERAS_AND_LIGHTS.isdisjoint(self.fields)
-
-    def _row_copies(self, names: Collection[str]) -> wp.array:
-        copies: list[Any] = []
-        for name in names:
-            copies.append(RowCopy())
-            copies[-1].source, copies[-1].target = rows_of(getattr(self._pass, name)), rows_of(self.fields[name])
-        return wp.array(copies, dtype=RowCopy, device=self.device)
 
     def _differs(self, name: str) -> bool:
         """Return whether a parameter is of the model, and not of its options.

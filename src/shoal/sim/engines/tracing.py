@@ -10,7 +10,8 @@ import numpy as np
 import warp as wp
 
 from shoal.errors import UsageError
-from shoal.sim.engines.engine import Engine, use_parameter
+from shoal.sim.bookkeeping import copy_rows_where
+from shoal.sim.engines.engine import Engine, row_copies, rows_of, use_parameter
 
 _POSES = ("geom_xpos", "geom_xmat")
 _CAMERAS = ("cam_xpos", "cam_xmat")
@@ -68,11 +69,20 @@ class TracedCamera(_Tracer):
         *,
         camera: int,
         images: Mapping[str, wp.array],
+        age: wp.array,
+        period: int,
     ) -> None:
-        """Prepare the camera of an index, as a `shoal.mdp.cameras.CameraTerm` declares it.
+        """Prepare.
 
-        The images go to `images` by kind, row by row from the top: `depth` [m], `rgb` and `segmentation`. Each
-        (num_envs, pixels).
+        Args:
+            engine: The engine.
+            model: The model, as the task made it.
+            term: What is declared, a `shoal.mdp.cameras.CameraTerm`.
+            camera: Index of the camera in the model.
+            images: Where the images go, by kind, row by row from the top: `depth` [m], `rgb` and `segmentation`. Each
+                (num_envs, pixels).
+            age: Steps of each environment's episode. Shape (num_envs,).
+            period: Steps from one image to the next.
         """
         is_lit = "rgb" in images
         super().__init__(
@@ -92,15 +102,51 @@ class TracedCamera(_Tracer):
                 "use_precomputed_rays": engine.parameters.keys().isdisjoint(_LENSES),
             },
         )
-        for kind, array in images.items():
-            setattr(self._context, _DATA[kind], array)
         if "light_attenuation" in engine.parameters:
             self._context.light_attenuation_is_default = False
+        self._aimed: list[Any] = []
+        if period == 1:
+            for kind, array in images.items():
+                setattr(self._context, _DATA[kind], array)
+            return
+        # Rays of environments that are not due miss everything at once. Their images stay as they are.
+        self._due = wp.empty(engine.num_envs, dtype=wp.bool)
+        self._aimed = [age, period, self._data.cam_xpos, self._data.cam_xmat]
+        self._data.cam_xpos, self._data.cam_xmat = map(wp.empty_like, self._aimed[2:])
+        self._copies = row_copies((getattr(self._context, _DATA[kind]), array) for kind, array in images.items())
+        self._columns = sum(rows_of(array).shape[1] for array in images.values())
 
     def trace(self) -> None:
         """Draw the images."""
         super().trace()
+        if not self._aimed:
+            mjw.render(self._model, self._data, self._context)
+            return
+        poses = self._data.cam_xpos, self._data.cam_xmat
+        wp.launch(_look, dim=poses[0].shape, inputs=self._aimed, outputs=[*poses, self._due])
         mjw.render(self._model, self._data, self._context)
+        inputs = [self._due, self._due, self._copies]
+        wp.launch(copy_rows_where, dim=(len(self._due), self._columns), inputs=inputs)
+
+
+@wp.kernel(enable_backward=False)
+def _look(
+    age: wp.array[wp.int32],
+    period: int,
+    positions: wp.array2d[wp.vec3],
+    turns: wp.array2d[wp.mat33],
+    seen_from: wp.array2d[wp.vec3],
+    turned: wp.array2d[wp.mat33],
+    due: wp.array[wp.bool],
+) -> None:
+    """Let cameras look from where they are if an image is due, and otherwise into the sky, from above everything."""
+    env, camera = wp.tid()
+    due[env] = age[env] % period == 0
+    seen_from[env, camera] = wp.vec3(0.0, 0.0, 1.0e7)
+    turned[env, camera] = wp.mat33(1.0, 0.0, 0.0, 0.0, -1.0, 0.0, 0.0, 0.0, -1.0)
+    if due[env]:
+        seen_from[env, camera] = positions[env, camera]
+        turned[env, camera] = turns[env, camera]
 
 
 @wp.func
