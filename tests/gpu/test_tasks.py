@@ -10,6 +10,7 @@ import pytest
 import torch
 from support import emulated_gpu
 
+from shoal import mdp
 from shoal.config.env import MujocoConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.sim.isolation import isolated
@@ -30,10 +31,24 @@ NUM_ENVS = 3
 STEPS = 4
 
 
-def built(name: str, device: str) -> WarpVecEnv:
-    """A shipped task, simulated by MuJoCo Warp if it has a MuJoCo model."""
+EYES: dict[str, Any] = {
+    "sensors": {"eye": {"update_period": 0.04, "use_textures": False}, "feelers": mdp.RayCast("ring", body="cart", ray_alignment="yaw")},
+    "observations": {
+        "policy": {
+            "rgb": mdp.Obs("camera_rgb", sensor_name="eye"),
+            "parts": mdp.Obs("camera_segmentation", sensor_name="eye"),
+        },
+        "critic": {"feelers": mdp.Obs("ray_distances", sensor_name="feelers")},
+    },
+}
+"""What cameras and rays have and no shipped task observes."""
+
+
+def built(name: str, device: str, changes: dict[str, Any] | None = None) -> WarpVecEnv:
+    """A shipped task, simulated by MuJoCo Warp if it has a MuJoCo model, perhaps with changes."""
     spec = registry.resolve(name)
-    env = dataclasses.replace(spec.env, engine="mjwarp") if isinstance(spec.env, MujocoConfig) else spec.env
+    env: Any = dataclasses.replace(spec.env, engine="mjwarp") if isinstance(spec.env, MujocoConfig) else spec.env
+    env = env.change(**changes) if changes else env
     return WarpVecEnv(spec.load_builder()(env, num_envs=NUM_ENVS, device=device, seed=0))
 
 
@@ -52,11 +67,11 @@ def counts(machine: Machine) -> tuple[int, Any, Any]:
         if name not in ELSEWHERE
     ],
 )
-def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
+def test_a_shipped_task_steps_as_one_graph(name: str, changes: dict[str, Any] | None = None) -> None:
     machine = emulated_gpu.machine()
     draws = np.random.default_rng(0)
     with isolated(GPU):
-        on_gpu = built(name, GPU)
+        on_gpu = built(name, GPU, changes)
         assert on_gpu.task.graph.is_captured
         actions = [draws.uniform(-1, 1, (NUM_ENVS, on_gpu.num_actions)).astype(np.float32) for _ in range(STEPS)]
         there = [torch.as_tensor(each).to(GPU) for each in actions]
@@ -69,8 +84,12 @@ def test_a_shipped_task_steps_as_one_graph(name: str) -> None:
         assert set(machine.contexts) == {1}
     assert [(each.what, each.stack[-1]) for each in machine.violations] == []
     with isolated("cpu"):
-        on_cpu = built(name, "cpu")
+        on_cpu = built(name, "cpu", changes)
         for each in actions:
             on_cpu.step(torch.from_numpy(each))
     differing = [key for key, array in on_cpu.task.arrays.items() if array.numpy().tobytes() != arrays[key].tobytes()]
     assert differing == []
+
+
+def test_cameras_and_rays_are_in_the_graph_of_a_step() -> None:
+    test_a_shipped_task_steps_as_one_graph("Cartpole-Swingup-Depth", EYES)
