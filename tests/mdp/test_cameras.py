@@ -242,6 +242,12 @@ def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> N
                     torch.testing.assert_close(observations[name][row], before[name][row], rtol=0, atol=0)
     # Their ages are 1 2 3 4 0 1 2 3, 1 2 3 0 1 2 3 4 and 1 2 0 1 2 3 4 0.
     assert drawn == 4 + 4 + 5
+    rows = {name: values.clone() for name, values in env.rows().items()}
+    after, again = list[Any](), list[Any]()
+    for found in (after, again):
+        env.put_rows(rows)
+        found += [env.step(torch.ones(ENVS, 1))[0].clone() for _ in range(3)]
+    assert all((one == other).all() for one, other in zip(after, again, strict=True))
 
 
 def test_the_last_image_of_an_episode_is_that_before_the_reset() -> None:
