@@ -41,8 +41,7 @@ class Term(Config):
     func: ClassVar[Function]
     parameters: ClassVar[tuple[str, ...]] = ()
     """Names of the fields that are parameters of the function."""
-    counts: ClassVar[bool] = False
-    """Whether parameters that are whole numbers stay so, since they count."""
+    counts: ClassVar[bool] = False  # Whether whole numbers among its parameters stay so: they count something.
     # Fields with one number for all columns, one for each, in order or by pattern of their names; or a noise.
     by_column: ClassVar[frozenset[str]] = frozenset()
 
@@ -197,7 +196,7 @@ class SubTerrainTerm(Term):
 class ObjectTerm(Term):
     """A thing in the scene beside the robot; its function returns an `MjSpec`, see `shoal.mdp.objects`."""
 
-    counts: ClassVar[bool] = True  # As MuJoCo does.
+    counts: ClassVar[bool] = True
     pos: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Where the origin of its own model is in the world [m]."""
     quat: tuple[float, float, float, float] = (1.0, 0.0, 0.0, 0.0)
