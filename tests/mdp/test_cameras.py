@@ -291,6 +291,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a width of 0": ({"sensors": {"eye": {"width": 0}}}, "sensors.eye.width is 0, but must be at least 1."),
     "a flat angle": ({"sensors": {"eye": {"fovy": 180}}}, "sensors.eye.fovy is 180, but must be above 0 and below"),
+    "groups without geoms": (
+        {"sensors": {"eye": {"enabled_geom_groups": (5,)}}},
+        r"sensors.eye.enabled_geom_groups is \(5,\), but the model's geoms are in the groups \[0, 3, 4\]: name one",
+    ),
     "a sensor that is no camera": (
         {"observations": {"image": {"now": depth("ear")}}},
         "observations.image.now.sensor_name is 'ear', but the task does not declare a camera of that name.",

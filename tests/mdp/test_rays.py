@@ -151,8 +151,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "sensors.scan.ray_alignment is 'roll', but must be",
     ),
     "a parameter that the pattern lacks": ({"radius": 1.0}, "sensors.scan cannot be made: grid.. got an unexpected"),
-    "no rays": ({"size": (-1.0, 1.0)}, r"sensors.scan has a pattern with offsets of the shape \(0, 3\) and"),
-    "no direction": ({"direction": (0.0, 0.0, 0.0)}, "for at least one ray, and no direction 0"),
+    "groups without geoms": ({"include_geom_groups": (5, 9)}, r"are in the groups \[0, 4\]: name one of them"),
+    "no rays": ({"size": (-1.0, 1.0)}, "sensors.scan has a pattern that returns no rays: it must return their offsets"),
+    "no direction": ({"direction": (0.0, 0.0, 0.0)}, "sensors.scan has a pattern that returns no rays"),
 }
 
 
@@ -161,6 +162,15 @@ def test_wrong_rays_are_refused_in_one_sentence_when_the_task_is_built(wrong: st
     change, message = WRONG[wrong]
     with pytest.raises(ShoalError, match=message):
         Feeling(CONFIG.change(engine="mujoco", sensors={"scan": change}), num_envs=1, device="cpu", seed=0)
+
+
+@pytest.mark.parametrize(
+    "returned", [None, [[0.0, 0.0, 0.0]], ([[0.0] * 3], [[1.0] * 3] * 2), ([["x"] * 3], [["y"] * 3])]
+)
+def test_a_pattern_that_returns_no_rays_is_refused(returned: Any) -> None:
+    own = {"own": mdp.RayCast(lambda: returned, body="trunk")}
+    with pytest.raises(ShoalError, match=r"sensors\.own has a pattern that returns no rays"):
+        Feeling(CONFIG.change(engine="mujoco", sensors=own), num_envs=1, device="cpu", seed=0)
 
 
 def test_an_observation_of_rays_that_are_not_declared_is_refused() -> None:

@@ -1,7 +1,6 @@
 """Which rays a declaration is of, see `shoal.mdp.cameras`."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -43,13 +42,18 @@ def frames_of(names: Names, path: str, term: RayCastTerm) -> Frames:
         raise UsageError(
             f"{path} has {' and '.join(given) or 'nothing that its rays begin at'}: give one pattern of them."
         )
-    made: Any = made_by(path, term, "ray_patterns")
-    offsets, directions = (np.atleast_2d(np.asarray(each, dtype=np.float32)) for each in made)
-    lengths = np.linalg.norm(directions, axis=-1, keepdims=True)
-    if offsets.shape != directions.shape or offsets.shape[1:] != (3,) or not offsets.size or not lengths.all():
-        shapes = f"offsets of the shape {offsets.shape} and directions of {directions.shape}"
+    try:
+        rays = np.array(made_by(path, term, "ray_patterns"), dtype=np.float32)
+    except (TypeError, ValueError):  # Two arrays of different shapes, or no numbers.
+        rays = np.zeros(0)
+    if (
+        rays.shape != (2, rays.size // 6, 3)
+        or not rays.size
+        or not (np.isfinite(rays).all() and rays[1].any(axis=1).all())
+    ):
         raise UsageError(
-            f"{path} has a pattern with {shapes}, but both must be (n, 3) for at least one ray, and no direction 0."
+            f"{path} has a pattern that returns no rays: it must return their offsets and directions, arrays of finite "
+            "numbers of shape (n, 3), none of whose directions is 0."
         )
     kind, model = given[0], names.model
     indices = names.select(kind, getattr(term, kind), f"{path}.{kind}")
@@ -60,6 +64,6 @@ def frames_of(names: Names, path: str, term: RayCastTerm) -> Frames:
         [known[each] for each in indices],
         indices,
         [int(bodies[each]) for each in indices],
-        offsets,
-        directions / lengths,
+        rays[0],
+        rays[1] / np.linalg.norm(rays[1], axis=1, keepdims=True),
     )

@@ -158,13 +158,23 @@ def build_tracers(binder: Binder, engine: Engine, age: wp.array, step_dt: float)
     model, made = binder.names.model, list[Callable[[], None]]()
     for name, images in binder.images.items():
         term, rule = binder.cameras[name], Takes("camera", is_one=True)
+        _check_groups(f"sensors.{name}.enabled_geom_groups", term.enabled_geom_groups, model)
         index, _ = binder.selection(f"sensors.{name}.camera_name", rule, term.camera_name or name)
         period = max(1, round(term.update_period / step_dt))
         camera = TracedCamera(engine, model, term, camera=int(index), images=images, age=age, period=period)
         made.append(camera.trace)
     for name, (frames, hits) in binder.rays.items():
-        made.append(TracedRays(engine, model, binder.ray_casts[name], frames=frames, hits=hits).trace)
+        term = binder.ray_casts[name]
+        _check_groups(f"sensors.{name}.include_geom_groups", term.include_geom_groups, model)
+        made.append(TracedRays(engine, model, term, frames=frames, hits=hits).trace)
     return made
+
+
+def _check_groups(path: str, groups: tuple[int, ...], model: mujoco.MjModel) -> None:
+    """Refuse groups without a geom."""
+    present = sorted({*model.geom_group.tolist()})
+    if not {*groups} & {*present}:
+        raise UsageError(f"{path} is {groups}, but the model's geoms are in the groups {present}: name one of them.")
 
 
 def _fields_of(term: ContactTerm) -> list[str]:
