@@ -24,12 +24,16 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"{package} is not installed: make robots")
 
 
+STANDING = [
+    word for name in ("lin-vel-x", "lin-vel-y", "ang-vel-z") for word in (f"--env.commands.twist.{name}", "0", "0")
+]
+"""Where nothing is commanded, nothing steps by its clock."""
 SIDES = {"Left": "Right", "Right": "Left"}
 ROBOTS = {
     "go2": ("Quadruped-Velocity-Flat", "--env.robot", "go2"),
     "g1": ("G1-Velocity-Flat",),
     "t1": (f"{ROOT}/docs/examples/t1.py:T1",),
-    "stepping g1": (f"{ROOT}/docs/examples/stepping_g1.py:SteppingG1",),
+    "stepping g1": (f"{ROOT}/docs/examples/stepping_g1.py:SteppingG1", *STANDING),
     "g1 on terrain": ("G1-Velocity-Rough", "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
 }
 PARAMETERS = [

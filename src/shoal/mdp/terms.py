@@ -383,7 +383,7 @@ def Sensor(type: str, **params: Value) -> SensorTerm:  # noqa: A002  MJCF has no
     return declare(BuiltinSensorTerm, type, params)
 
 
-def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: str | tuple[Any, ...]) -> CurriculumTerm:
+def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: Value) -> CurriculumTerm:
     """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
 
     ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``, or with a
