@@ -34,6 +34,7 @@ from shoal.heartbeat import Heartbeat
 from shoal.sim.bridge import to_torch
 from shoal.sim.graphs import torch_stream
 from shoal.sim.nan.dump import Dump
+from shoal.sim.render.images import Images
 from shoal.sim.render.rows import Picture
 from shoal.sim.task import CommandRange, Task
 from shoal.tasks.registry import TaskSpec
@@ -222,7 +223,7 @@ class WarpVecEnv(Capabilities, VecEnv):
     def picture(self) -> Picture:
         """Return what videos and viewers draw, see `Task.scene`."""
         task = self.task
-        images = {name: self._live[name] for name in task.image_shapes}
+        images = {name: Images(self._live[name], tiles) for name, tiles in task.image_tiles.items()}
         return Picture(task.scene(), task.positions(), task.step_dt, task.arrays, task.marks, task.scan, images)
 
     def commands(self) -> tuple[Mapping[str, CommandRange], torch.Tensor | None]:

@@ -11,6 +11,7 @@ from shoal.mdp.binding import Binder, Bound
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.kernels import Source
 from shoal.mdp.noise import GaussianNoise, Noise, is_noisy
+from shoal.mdp.observations import camera_rgb
 from shoal.mdp.rings import Rings
 from shoal.mdp.terms import ObsTerm
 from shoal.mdp.values import numbers_by_name, numbers_of
@@ -82,6 +83,22 @@ def image_shapes(config: TermsConfig, terms: _Terms) -> dict[str, tuple[int, ...
         channels = sum(declared[f"{group}.{name}"].num_values * bound.width for name, bound in bounds.items())
         shapes[group] = channels, *bounds[image].shape
     return shapes
+
+
+def image_tiles(config: TermsConfig, terms: _Terms) -> dict[str, list[tuple[int, int, int]]]:
+    """Return, for each group of images, the channels that are red, green and blue of each of its tiles.
+
+    Each three channels of colours are a tile, and each other channel is one in grey.
+    """
+    tiles: dict[str, list[tuple[int, int, int]]] = {}
+    for group in image_shapes(config, terms):
+        first, tiles[group] = 0, []
+        for name, bound in terms[group].items():
+            red, green, blue = (0, 1, 2) if bound.function is camera_rgb else (0, 0, 0)
+            last = first + bound.width * config.flat("observations")[f"{group}.{name}"].num_values
+            tiles[group] += [(at + red, at + green, at + blue) for at in range(first, last, 1 + blue)]
+            first = last
+    return tiles
 
 
 def _users(declared: Mapping[str, ObsTerm], terms: _Terms) -> dict[str, list[tuple[str, int, Bound]]]:

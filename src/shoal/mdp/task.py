@@ -38,7 +38,7 @@ from shoal.mdp.deployment import deployment_of
 from shoal.mdp.ground import Ground
 from shoal.mdp.kernels import generate, struct_of
 from shoal.mdp.names import Names
-from shoal.mdp.observing import columns_by_term, image_shapes
+from shoal.mdp.observing import columns_by_term, image_shapes, image_tiles
 from shoal.mdp.scene import checked, compile_scene
 from shoal.mdp.sensors import build_tracers
 from shoal.mdp.stages import WRITTEN, stages_of
@@ -192,6 +192,7 @@ class TermsTask(Task[ConfigT], Generic[ConfigT]):
         self.declare(
             observations={group: sum(terms.values()) for group, terms in self.observation_terms.items()},
             image_shapes=image_shapes(config, self.bound.observations),
+            image_tiles=image_tiles(config, self.bound.observations),
             num_actions=sum(len(bound.columns) for bound in self.bound.actions.values()),
             reward_terms=tuple(self.bound.rewards),
             metrics=tuple(self.bound.metrics),

@@ -79,6 +79,8 @@ class Task(ABC, Generic[ConfigT]):
 
     image_shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     """Channels, height and width of each observation group of images, whose columns are in that order."""
+    image_tiles: Mapping[str, Sequence[tuple[int, int, int]]] = MappingProxyType({})
+    """Of those that videos and viewers show, channels that are red, green and blue of each tile, see `Images`."""
 
     num_actions: ClassVar[int]
     """Columns of the actions. A task may set its own in `build`."""

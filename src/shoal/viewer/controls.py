@@ -183,7 +183,7 @@ class ControlPanel:
             self._efforts.content = bars(names, forces, np.array([*self._limits.values()]))
 
     def set_images(self, images: Mapping[str, np.ndarray]) -> None:
-        """Show the images that the policy observes. Shapes (channels, height, width)."""
+        """Show the images that the policy observes. Shapes (rows, columns, 3)."""
         for name, image in images.items():
             self._images[name].image = enlarged(image, _IMAGE_SIZE)
 

@@ -161,8 +161,8 @@ class Playback:
         return self._positions.cpu().numpy()
 
     def images(self, env: int) -> dict[str, np.ndarray]:
-        """Return the images that the policy observes of one environment. Shapes (channels, height, width)."""
-        return {name: images[env].cpu().numpy() for name, images in self.picture.images.items()}
+        """Return the images that the policy observes of one environment, as bytes of shape (rows, columns, 3)."""
+        return {name: each.drawn(each.live[env].cpu().numpy()) for name, each in self.picture.images.items()}
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the further state of all environments, from which forces follow, see `Picture.state`."""

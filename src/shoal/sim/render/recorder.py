@@ -16,7 +16,8 @@ class Recorder:
         self._size = size
         positions, read = picture.tensors()
         self._names = list(read)
-        self._rows = [tensor[0] for tensor in (positions, *read.values(), *picture.images.values())]
+        images = [each.live for each in picture.images.values()]
+        self._rows = [tensor[0] for tensor in (positions, *read.values(), *images)]
         self._taken = [torch.empty((steps, *row.shape), dtype=row.dtype, device=row.device) for row in self._rows]
         self.taken = 0
         """Steps that are recorded."""
@@ -40,7 +41,8 @@ class Recorder:
         """Return the recorded trajectory, and clear the buffers. Waits for the device."""
         positions, *rest = (taken[: self.taken].cpu().numpy().copy() for taken in self._taken)
         self.taken = 0
-        read, images = rest[: len(self._names)], rest[len(self._names) :]
+        read, seen = rest[: len(self._names)], rest[len(self._names) :]
+        images = [each.drawn(values) for each, values in zip(self._picture.images.values(), seen, strict=True)]
         rows = [dict(zip(self._names, values, strict=True)) for values in zip(*read, strict=True)]
         marks = [self._picture.marks(row) for row in rows]
         step_dt, size = self._picture.step_dt, self._size

@@ -12,6 +12,7 @@ import warp as wp
 
 from shoal.errors import ShoalError, did_you_mean
 from shoal.sim.bridge import to_torch
+from shoal.sim.render.images import Images
 
 if TYPE_CHECKING:
     import mujoco
@@ -37,8 +38,8 @@ class Picture:
     scan: Callable[[Mapping[str, np.ndarray]], list[Mark]] = lambda _: []
     """Returns where the sensors of one environment look, as marks."""
 
-    images: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
-    """Live groups of images that policies observe, by name. Shapes (num_envs, channels, height, width)."""
+    images: Mapping[str, Images] = field(default_factory=dict[str, Images])
+    """Groups of images that policies observe, by name."""
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return velocities, activations and controls, live, as far as the arrays have them. Shapes (num_envs, n)."""

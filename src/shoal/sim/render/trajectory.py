@@ -34,7 +34,7 @@ class Trajectory:
     """What is drawn beside the scene after each step; empty for nothing."""
 
     images: Sequence[np.ndarray] = ()
-    """Groups of images that are observed after each step. Shapes (steps, channels, height, width)."""
+    """Groups of images that are observed after each step, as colours. Bytes, shapes (steps, rows, columns, 3)."""
 
     @property
     def stride(self) -> int:
