@@ -107,7 +107,7 @@ def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVe
     assert groups == [*(["critic"] if loop.config.agent is BOTH else []), "policy"]
     assert json.loads(metadata["observation_shapes"])[-1] == [3, 24, 48]
     assert json.loads(metadata["observation_columns"])[-1] == 3 * 24 * 48
-    assert json.loads(metadata["observations"])["policy"][0]["shape"] == [24, 48]
+    assert json.loads(metadata["observations"])["policy"][0]["shape"] == [3, 24, 48]
     flat = torch.cat([seen[group].flatten(1) for group in groups], dim=1)
     with torch.inference_mode():
         wanted = loop.learner.policy()(seen)

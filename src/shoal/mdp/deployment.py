@@ -51,7 +51,7 @@ def _described(bound: Bound, term: Term) -> dict[str, Any]:
         "parameters": {name: getattr(term, name) for name in term.parameters},
         "unit": unit[1] if unit else "",
         "columns": list(bound.columns) if not bound.shape else [],
-    } | ({"shape": list(bound.shape)} if bound.shape else {})
+    }
 
 
 def _action(task: TermsTask[Any], name: str, bound: Bound) -> dict[str, Any]:
@@ -70,6 +70,8 @@ def _observation(task: TermsTask[Any], group: str, name: str, bound: Bound) -> d
         limit = _by_column(f"{name}.clip", limits, bound) if limits else None
         limits = limit and ([-each for each in limit] if isinstance(limit, list) else -limit, limit)
     treated = {"clip": limits and list(limits), "scale": _by_column(f"{name}.scale", term.scale, bound)}
+    if bound.shape:
+        treated["shape"] = [bound.width * term.num_values, *bound.shape]
     return {"name": name, **_described(bound, term), **treated, **_lags(term), "history_length": term.num_values}
 
 

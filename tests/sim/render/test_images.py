@@ -90,6 +90,8 @@ def test_colours_are_one_tile_in_colour_and_three_depths_are_three_grey_tiles() 
         colours = [np.moveaxis(values[first : first + 3], 0, -1) for first in (3, 6)]
         tiles[3:] = [*colours, tiles[3]] if name == "all" else []
         np.testing.assert_array_equal(images[0], np.concatenate(tiles, axis=1))
+    described = env.deployment()["observations"]["all"]
+    assert [term["shape"] for term in described] == [[3, 3, 5], [6, 3, 5], [1, 3, 5]]
     red, green, blue = observed["all"][0, 6:9, 1, 2]
     assert 0.0 < red < green < blue
 
