@@ -16,7 +16,7 @@ from tensordict import TensorDict
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.mdp import symmetry
-from shoal.mdp.cameras import Camera
+from shoal.mdp.cameras import Camera, RayCast
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.symmetry import mirror
 from shoal.mdp.task import TermsTask
@@ -26,9 +26,9 @@ _LEG = """
 <body name="{side}_hip" pos="0.05 {y} 0">
   <joint name="{side}_hip" axis="1 0 0"/><geom size="0.02"/>
   <body name="{side}_knee" pos="0.02 {y} -0.2">
-    <joint name="{side}_knee" axis="0 1 0"/><geom size="0.02"/>
+    <joint name="{side}_knee" axis="0 1 0"/><geom name="{side}_shin" size="0.06"/>
     <body name="{side}_foot" pos="0.05 0 -0.2">
-      <joint name="{side}_foot" type="slide" axis="0 1 0"/><geom size="0.02"/>
+      <joint name="{side}_foot" type="slide" axis="0 1 0"/><geom name="{side}_toe" size="0.09"/>
     </body>
   </body>
 </body>"""
@@ -192,11 +192,15 @@ def test_what_has_no_known_mirror_image_is_refused(changes: dict[str, Any], said
 
 AHEAD = (0.5, 0.5, -0.5, -0.5)
 """Orientation of a camera that looks along x."""
+DOWN = (0.65, 0.27, -0.27, -0.65)
+"""And of one that looks half down, at the legs."""
 _HEAD = """<body name="head" pos="0.2 0 0.1"><joint name="turn" axis="0 0 1"/><joint name="nod" axis="0 1 0"/>
-  <geom size="0.02"/><camera name="level" mode="track" quat="0.5 0.5 -0.5 -0.5"/>
+  <geom size="0.02"/><site name="face" quat="0.5 0.5 -0.5 -0.5"/><site name="askew" euler="0 0 30"/>
+  <camera name="level" mode="track" quat="0.5 0.5 -0.5 -0.5"/>
   <camera name="crooked" sensorsize="0.02 0.02" focal="0.01 0.01" principal="0.004 0" resolution="9 6"
     quat="0.5 0.5 -0.5 -0.5"/></body></body>
-<body name="ball" pos="1 0.4 1"><freejoint/><geom size="0.3"/></body></worldbody>"""
+<body name="ball" pos="1 0.4 1"><freejoint/><geom name="ball" size="0.3" rgba="0.9 0.4 0.2 1"/></body>
+<geom name="hill" size="4" pos="0 0 -4" group="3" contype="0" conaffinity="0"/></worldbody>"""
 
 
 class Looker(TermsTask[TermsConfig]):
@@ -209,35 +213,63 @@ class Looker(TermsTask[TermsConfig]):
         return mujoco.MjSpec.from_string(MODEL.replace("</body></worldbody>", _HEAD))
 
 
-def looker(num_envs: int = 1, **camera: Any) -> WarpVecEnv:
-    seen = Obs("camera_depth", sensor_name="eye", cutoff_distance=3.0, history_length=2, scale=0.5)
-    config = CONFIG.change(
-        sensors={"eye": Camera(width=9, height=6, **camera)},
-        observations={"image": {"depth": seen}},
-        fresh_observations=True,
-        engine="mujoco",
-    )
+def looker(group: dict[str, Any], num_envs: int = 1, **sensors: Any) -> WarpVecEnv:
+    config = CONFIG.change(sensors=sensors, observations={"seen": group}, fresh_observations=True, engine="mujoco")
     return WarpVecEnv(Looker(config, num_envs=num_envs, device="cpu", seed=1))
 
 
-def test_the_mirror_image_of_an_image_is_what_the_camera_sees_of_the_mirrored_scene() -> None:
-    env = looker(2, parent_body="head", quat=AHEAD, fovy=80.0)
-    start: Any = env.task
-    start = start.qpos.numpy().copy()
-    start[:, :7] = [0.1, 0.2, 1.0, 0.9, 0.2, 0.3, -0.1]
-    start[:, -9:-7] = 0.2, 0.3  # The head turns and nods,
-    start[:, -7:-4] = 1.2, 0.5, 1.3  # and the ball is on its left.
-    start[1, [1, 4, 6, -9, -6]] *= -1  # In a mirror quaternions turn about x and z the other way.
+def observed_in_the_mirror(env: WarpVecEnv) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return what is observed of a scene and of its mirror image, and the first row with what `mirror` makes of it."""
     task: Any = env.task
+    start = task.qpos.numpy().copy()
+    start[:, :7] = [0.1, 0.2, 1.0, 0.9, 0.2, 0.3, -0.1]
+    start[:, 7:13] = 0.2, 0.5, 0.03, 0.1, -0.3, 0.02  # Hip, knee and foot, first of the left leg.
+    start[:, 13:15] = 0.2, 0.3  # The head turns and nods,
+    start[:, 15:18] = 0.8, 0.5, 0.6  # and the ball is on its left.
+    start[1, 7:13] = start[1, [10, 11, 12, 7, 8, 9]] * (-1, 1, -1, -1, 1, -1)
+    start[1, [1, 4, 6, 13, 16]] *= -1  # In a mirror quaternions turn about x and z the other way.
     task.qpos.assign(start)
     task.moved.fill_(value=True)
     task.engine.forward(task.done, task.moved)
     env.step(torch.zeros(2, 6))
-    images = env.step(torch.zeros(2, 6))[0]["image"]
-    assert (images[0] != images[0].flip(-1)).any()
-    image, _ = mirror(env, TensorDict({"image": images[:1]}, batch_size=[1]), None)
+    seen = env.step(torch.zeros(2, 6))[0]["seen"]
+    image, _ = mirror(env, TensorDict({"seen": seen[:1]}, batch_size=[1]), None)
     assert image is not None
-    torch.testing.assert_close(image["image"], images, rtol=0, atol=1e-5)
+    return seen, image["seen"]
+
+
+def depth(**more: Any) -> Any:
+    return Obs("camera_depth", sensor_name="eye", cutoff_distance=3.0, **more)
+
+
+def test_the_mirror_image_of_an_image_is_what_the_camera_sees_of_the_mirrored_scene() -> None:
+    group = {
+        "depth": depth(history_length=2, scale=0.5),
+        "colours": Obs("camera_rgb", sensor_name="eye"),
+        "ball": Obs("camera_mask", sensor_name="eye", geoms="ball"),
+        "legs": Obs("camera_mask", sensor_name="eye", geoms=".*_(shin|toe)"),
+    }
+    env = looker(group, 2, eye=Camera(parent_body="head", pos=(-0.3, 0, 0.4), quat=DOWN, fovy=80, width=25, height=18))
+    images, image = observed_in_the_mirror(env)
+    assert (images[0] != images[0].flip(-1)).any(dim=1).any(dim=1).all()
+    apart = (image[1] - images[1]).abs().amax(dim=(1, 2))
+    assert (apart <= torch.tensor([1e-5, 1e-5, 0.004, 0.004, 0.004, 0.0, 0.0])).all()  # Colours are bytes.
+
+
+@pytest.mark.parametrize("function", ["ray_distances", "ray_normals"])
+def test_the_mirror_image_of_rays_is_what_they_hit_in_the_mirrored_scene(function: str) -> None:
+    more: Any = {"include_geom_groups": (0, 3), "max_distance": 3.0}
+    sensors = {
+        "scan": RayCast("grid", size=(1.0, 0.6), resolution=0.2, body="trunk", ray_alignment="yaw", **more),
+        "rim": RayCast("ring", radius=0.3, num_samples=6, body="head", direction=(1.0, 0.0, -0.5), **more),
+        "retina": RayCast("pinhole", width=9, height=6, site="face", **more),
+        "feet": RayCast("grid", size=(0.1, 0.1), resolution=0.05, body=".*_foot", **more),
+        "toes": RayCast("ring", geom=".*_toe", ray_alignment="world", direction=(0.5, 0.0, -1.0), **more),
+    }
+    env = looker({name: Obs(function, sensor_name=name) for name in sensors}, 2, **sensors)
+    seen, image = observed_in_the_mirror(env)
+    assert (seen[0] != seen[1]).float().mean() > 0.5
+    torch.testing.assert_close(image[1], seen[1], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +285,27 @@ def test_the_mirror_image_of_an_image_is_what_the_camera_sees_of_the_mirrored_sc
     ids=["beside", "turned", "in the world", "on a leg", "always level", "off its axis"],
 )
 def test_images_of_a_camera_that_leaves_the_plane_of_symmetry_are_refused(camera: dict[str, Any]) -> None:
-    env = looker(**camera)
-    seen = TensorDict({"image": env.get_observations()["image"]}, batch_size=[1])
+    env = looker({"depth": depth()}, eye=Camera(width=9, height=6, **camera))
     with pytest.raises(UsageError, match=r"depth \(camera_depth of eye, which is not in the plane of symmetry\), but"):
-        mirror(env, seen, None)
+        mirror(env, env.get_observations(), None)
+
+
+@pytest.mark.parametrize(
+    ("term", "rays", "said"),
+    [
+        (Obs("camera_mask", sensor_name="eye", geoms="left_toe|ball"), {}, "camera_mask of left_toe without its"),
+        (Obs("camera_segmentation", sensor_name="eye"), {}, "camera_segmentation"),
+        (Obs("ray_distances", sensor_name="rays"), {"body": "left_foot"}, "ray_distances of left_foot 0 without its"),
+        (Obs("ray_normals", sensor_name="rays"), {"body": "trunk", "direction": (0, 1, -1)}, "of trunk 0 without its"),
+        (Obs("ray_distances", sensor_name="rays"), {"body": "ball"}, "ray_distances of ball 0 without its partner"),
+        (Obs("ray_distances", sensor_name="rays"), {"site": "askew", "ray_alignment": "yaw"}, "of askew 0 without its"),
+    ],
+)  # fmt: skip
+def test_a_mask_or_rays_that_are_not_their_own_mirror_image_are_refused(
+    term: Any, rays: dict[str, Any], said: str
+) -> None:
+    sensors = {"eye": Camera(parent_body="head", quat=AHEAD, width=9, height=6)}
+    sensors |= {"rays": RayCast("ring", num_samples=12, **rays)} if rays else {}
+    env = looker({"it": term}, **sensors)
+    with pytest.raises(UsageError, match=rf"the mirror image of the observation it \(.*{said}.*\), but does not: pass"):
+        mirror(env, env.get_observations(), None)

@@ -26,6 +26,11 @@ class Frames:
     """Unit vectors. Shape (n, 3)."""
 
     @property
+    def prefix(self) -> str:
+        """What the names of their positions and orientations in MuJoCo's data begin with."""
+        return {"body": "", "site": "site_", "geom": "geom_"}[self.kind]
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """A name for each ray: all of the first frame, and then of the next."""
         return tuple(f"{name} {ray}" for name in self.names for ray in range(len(self.offsets)))

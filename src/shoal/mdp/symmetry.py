@@ -5,13 +5,14 @@ it is of. Mittal et al.,
 "Symmetry considerations for learning task symmetric robot policies", arXiv:2403.04359.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import mujoco
 import numpy as np
 import torch
+import warp as wp
 from tensordict import TensorDict
 
 from shoal.errors import UsageError
@@ -39,8 +40,12 @@ _OF_PARTS: dict[Any, tuple[int, ...]] = {
     observing.foot_contact_forces: (1, -1, 1),
     observing.contact_forces: (1, -1, 1),
     observing.site_pos_w: (1, -1, 1),
+    observing.ray_distances: (1,),
+    observing.ray_normals: (1, -1, 1),
 }
-"""Signs of the columns of each body, geom or site, by functions that have them in the world, or as numbers."""
+"""Signs of the columns of each body, geom, site or ray, by functions that have them in the world, or as numbers."""
+_OF_PIXELS: set[Any] = {observing.camera_depth, observing.camera_rgb, observing.camera_mask}
+"""Functions with a column for each pixel of a camera."""
 _OF_JOINTS: set[Any] = {observing.joint_pos, observing.joint_pos_rel, observing.joint_vel_rel}
 """Functions with a column for each joint."""
 _OF_ACTUATORS: set[Any] = {
@@ -52,7 +57,7 @@ _OF_ACTUATORS: set[Any] = {
 }
 """Functions with a column for each actuator."""
 _SAME_PLACE = 0.02
-"""Largest distance between the position of a joint, body, geom or site in the mirror and its partner's [m]."""
+"""Largest distance between the position of a joint, body, geom, site or ray in the mirror and its partner's [m]."""
 _SAME_ANGLE = 0.02
 """Largest difference of their positions in the default pose [rad or m], and of the cosine between their axes from 1."""
 
@@ -122,33 +127,26 @@ def _columns_of(
     fault = python_of(function).__name__
     command = getattr(term, "command", None) if function in _SIGNS else None
     is_other = command is not None and task.config.terms("commands")[command].columns != _TWIST
+    names, partners = _partners(task, bound, term, joints)
+    places = {name: at for at, name in enumerate(names)}
+    alone = [name for name, (partner, _) in zip(names, partners, strict=True) if partner not in places]
     found: tuple[np.ndarray, np.ndarray] | None = None
-    if function in _SIGNS and not is_other:
+    if function in _OF_PIXELS and not _stays_in_plane(task, term.sensor_name, joints):
+        fault += f" of {term.sensor_name}, which is not in the plane of symmetry"
+    elif alone:
+        fault += f" of {alone[0]} without its partner"
+    elif function in _OF_PIXELS:
+        order = np.arange(len(bound.columns)).reshape(-1, *bound.shape)[..., ::-1].ravel()
+        found = order, np.ones(len(order))
+    elif function in _SIGNS and not is_other:
         found = np.arange(len(_SIGNS[function])), np.array(_SIGNS[function])
     elif function is observing.height_scan:
-        points = grid_points(*term.grid)
-        order = [np.abs(points - point * (1, -1)).sum(axis=1).argmin() for point in points]
-        found = np.array(order), np.ones(len(order))
-    elif function is observing.camera_depth:
-        named = task.config.terms("sensors")[term.sensor_name].camera_name or term.sensor_name
-        if _stays_in_plane(task, task.binder.names.select("camera", named, "camera_name")[0], joints):
-            order = np.arange(len(bound.columns)).reshape(-1, *bound.shape)[..., ::-1].ravel()
-            found = order, np.ones(len(order))
-        else:
-            fault += f" of {term.sensor_name}, which is not in the plane of symmetry"
-    elif function in {*_OF_PARTS} | _OF_JOINTS | _OF_ACTUATORS:
-        if function in _OF_PARTS:
-            names, partners = _parts(task, term)
-        else:
-            names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
-            partners = [joints.get(name, ("", 0.0)) for name in names]
-        alone = [name for name, (partner, _) in zip(names, partners, strict=True) if partner not in names]
-        if alone:
-            fault += f" of {alone[0]} without its partner"
-        else:
-            own = _OF_PARTS.get(function, (1,))
-            order = np.array([names.index(partner) for partner, _ in partners])[:, None] * len(own)
-            found = (order + np.arange(len(own))).ravel(), np.outer([sign for _, sign in partners], own).ravel()
+        order, _ = _nearest(np.pad(grid_points(*term.grid), ((0, 0), (0, 1)))[:, None])
+        found = order, np.ones(len(order))
+    elif names:
+        own = _OF_PARTS.get(function, (1,))
+        order = np.array([places[partner] for partner, _ in partners])[:, None] * len(own)
+        found = (order + np.arange(len(own))).ravel(), np.outer([sign for _, sign in partners], own).ravel()
     if found is not None:
         differing = _differing(task, bound, term, *found)
         if not differing:
@@ -158,6 +156,21 @@ def _columns_of(
         f"--agent.algorithm.symmetry.enabled needs to know the mirror image of the {what} ({fault}), but does not: "
         "pass --agent.algorithm.symmetry.no-enabled."
     )
+
+
+def _partners(
+    task: Any, bound: Bound, term: Any, joints: Mapping[str, tuple[str, float]]
+) -> tuple[Sequence[str], list[tuple[str, float]]]:
+    """Return the names of what a term is of, and of each the mirror image with its sign; nothing for other terms."""
+    function: Any = bound.function
+    if function in (observing.ray_distances, observing.ray_normals):
+        return _rays(task, term.sensor_name, joints)
+    if function in _OF_PARTS or function is observing.camera_mask:
+        return _parts(task, term)
+    if function not in _OF_JOINTS | _OF_ACTUATORS:
+        return [], []
+    names = [_joint_of(task.model, each) if function in _OF_ACTUATORS else each for each in bound.columns]
+    return names, [joints.get(name, ("", 0.0)) for name in names]
 
 
 def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.ndarray) -> str:
@@ -177,38 +190,84 @@ def _differing(task: Any, bound: Bound, term: Any, order: np.ndarray, signs: np.
     return ""
 
 
-def _stays_in_plane(task: Any, camera: int, joints: Mapping[str, tuple[str, float]]) -> bool:
+def _stays_in_plane(task: Any, sensor: str, joints: Mapping[str, tuple[str, float]]) -> bool:
     """Whether a camera is its own mirror image, and remains it in each pose of the robot."""
     model: mujoco.MjModel = task.model
-    data, bodies = _at_home(model, task.home()), [model.cam_bodyid[camera]]
-    while bodies[-1]:
-        bodies.append(model.body_parentid[bodies[-1]])
-    moving = [model.joint(int(joint)).name for joint in np.flatnonzero(np.isin(model.jnt_bodyid, bodies))]
-    is_of_robot = model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE or model.jnt_bodyid[0] in bodies
+    named = task.config.terms("sensors")[sensor].camera_name or sensor
+    (camera,), data = task.binder.names.select("camera", named, "camera_name"), _at_home(model, task.home())
+    body = model.cam_bodyid[camera]
     is_fixed = model.cam_mode[camera] == mujoco.mjtCamLight.mjCAMLIGHT_FIXED
-    is_own = all(joints.get(name, (name,))[0] == name for name in moving)
     is_centred = model.cam_intrinsic[camera, 2] == 0.0 and abs(data.cam_xpos[camera, 1]) < _SAME_PLACE
     is_upright = abs(data.cam_xmat[camera, 3]) > 1 - _SAME_ANGLE  # What is right in the image is on one side.
-    return bool(is_of_robot and is_fixed and is_own and is_centred and is_upright)
+    return bool(is_fixed and is_centred and is_upright and _move_alike(model, body, body, joints))
+
+
+def _move_alike(model: mujoco.MjModel, body: int, other: int, joints: Mapping[str, tuple[str, float]]) -> bool:
+    """Whether a body of the robot moves in the mirror as another does: by the partners of its joints."""
+    chains = list[list[int]]()
+    for bodies in ([body], [other]):
+        while bodies[-1]:
+            bodies.append(model.body_parentid[bodies[-1]])
+        chains.append(np.flatnonzero(np.isin(model.jnt_bodyid, bodies)).tolist())
+    is_of_robot = model.jnt_type[0] != mujoco.mjtJoint.mjJNT_FREE or all(0 in chain for chain in chains)
+    moving, others = ([model.joint(joint).name for joint in chain] for chain in chains)
+    return is_of_robot and [joints.get(name, (name,))[0] for name in moving] == others
+
+
+def _rays(
+    task: Any, sensor: str, joints: Mapping[str, tuple[str, float]]
+) -> tuple[Sequence[str], list[tuple[str, float]]]:
+    """Return the names of rays, and those of their mirror images with 1: of the same frame, or of its partner."""
+    from shoal.sim.engines.tracing import ALIGNMENTS, aligned  # Slow to import.
+
+    frames, data = task.binder.rays[sensor][0], _at_home(task.model, task.home())
+    positions, turns = (getattr(data, f"{frames.prefix}{each}")[frames.indices] for each in ("xpos", "xmat"))
+    ahead, alignment = turns[:, ::3], task.config.terms("sensors")[sensor].ray_alignment
+    points, alike = list[np.ndarray](), np.zeros((len(ahead), len(ahead)), dtype=bool)
+    for one, (position, turn) in enumerate(zip(positions, turns, strict=True)):
+        turned = np.array(aligned(wp.mat33(*turn), ALIGNMENTS.index(alignment))).reshape(3, 3).T
+        points += [*np.stack([position + frames.offsets @ turned, frames.directions @ turned], axis=1)]
+        for other, body in enumerate(frames.bodies):
+            alike[one, other] = _move_alike(task.model, frames.bodies[one], body, joints)
+            # Headings are those of the mirror image in each pose if the x axes are, or opposite.
+            alike[one, other] &= alignment != "yaw" or abs(ahead[one] * (1, -1, 1) @ ahead[other]) > 1 - _SAME_ANGLE
+    order, apart = _nearest(np.array(points))
+    rays, count, names = np.arange(len(order)), len(frames.offsets), frames.columns
+    known = (order[order] == rays) & (apart < _SAME_PLACE).all(axis=1) & alike[rays // count, order // count]
+    return names, [(names[other] if is_known else "", 1.0) for other, is_known in zip(order, known, strict=True)]
+
+
+def _nearest(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each of some points or sets of them, the one that is nearest to its mirror image, and how far it is.
+
+    Shapes (n, size, 3) to (n,) and (n, size).
+    """
+    apart = (np.linalg.norm(points - each * (1, -1, 1), axis=2) for each in points)
+    found = [(each.sum(axis=1).argmin(), each) for each in apart]
+    return np.array([at for at, _ in found]), np.array([each[at] for at, each in found])
 
 
 def _parts(task: Any, term: Any) -> tuple[list[str], list[tuple[str, float]]]:
     """Return the names of the bodies, geoms or sites that a term is of, and those of their mirror images with 1.
 
-    A body's centre of mass distinguishes it from others in the same position.
+    A body's centre of mass distinguishes it from others in the same position. Free objects are their own mirror images.
     """
+    model = task.model
     term = task.config.terms("contacts")[term.contact] if "contact" in term.parameters else term
     plural = next(name for name in ("sites", "geoms", "bodies", "subtrees") if name in term.parameters)
     kind = {"geoms": "geom", "sites": "site"}.get(plural, "body")
-    data = _at_home(task.model, task.home())
+    data = _at_home(model, task.home())
     chosen = task.binder.names.select(kind, getattr(term, plural), plural)
     names = [task.binder.names.names(kind)[index] for index in chosen]
     positions = {"geom": data.geom_xpos, "site": data.site_xpos, "body": data.xpos}[kind][chosen]
     centres = data.xipos[chosen] if kind == "body" else positions
-    points = np.stack([positions, centres], axis=1)
-    apart = np.linalg.norm(points - (points * (1, -1, 1))[:, None], axis=3)  # Of each from the mirror image of each.
-    nearest = apart.sum(axis=2).argmin(axis=1)
-    return names, [(names[other] if apart[at, other, 0] < _SAME_PLACE else "", 1.0) for at, other in enumerate(nearest)]
+    nearest, apart = _nearest(np.stack([positions, centres], axis=1))
+    bodies = {"geom": model.geom_bodyid, "site": model.site_bodyid}.get(kind, np.arange(model.nbody))[chosen]
+    joints = model.body_jntadr[model.body_rootid[bodies]]  # -1 of a body without.
+    is_object = (joints > 0) & (model.jnt_type[joints] == mujoco.mjtJoint.mjJNT_FREE)
+    partners = [names[other] if near else "" for other, near in zip(nearest, apart[:, 0] < _SAME_PLACE, strict=True)]
+    found = zip(names, partners, is_object, strict=True)
+    return names, [(name if is_own else partner, 1.0) for name, partner, is_own in found]
 
 
 def _joint_of(model: mujoco.MjModel, actuator: str) -> str:

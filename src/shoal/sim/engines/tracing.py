@@ -23,7 +23,7 @@ _SEEN |= {f"mat_{name}" for name in ("emission", "shininess", "specular")}
 """Parameters of the model that the tracer reads."""
 _DATA = {"rgb": "rgb_data", "depth": "depth_data", "segmentation": "seg_data"}
 """Where the tracer has each kind of image."""
-_ALIGNMENTS = ("base", "yaw", "world")
+ALIGNMENTS = ("base", "yaw", "world")
 _GROUPS: Any = wp.types.vector(length=6, dtype=float)
 
 
@@ -150,12 +150,12 @@ def _look(
 
 
 @wp.func
-def _aligned(turn: wp.mat33, alignment: int) -> wp.mat33:
+def aligned(turn: wp.mat33, alignment: int) -> wp.mat33:
     """Return how a pattern is turned in the world, from how its frame is."""
     if alignment == 0:
         return turn
-    if alignment == 2:  # noqa: PLR2004  `_ALIGNMENTS`.
-        return wp.identity(n=3, dtype=wp.float32)
+    if alignment == 2:  # noqa: PLR2004  `ALIGNMENTS`.
+        return wp.mat33(1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
     ahead = wp.vec2(turn[0, 0], turn[1, 0])
     if wp.length(ahead) < 0.1:  # noqa: PLR2004  The x axis is nearly vertical: y is to its left.
         ahead = wp.vec2(turn[1, 1], -turn[0, 1])
@@ -177,7 +177,7 @@ def _aim(
     """Turn each ray of each frame into the world."""
     env, ray = wp.tid()
     frame, at = frames[ray // offsets.shape[0]], ray % offsets.shape[0]
-    turn = _aligned(turns[env, frame], alignment)
+    turn = aligned(turns[env, frame], alignment)
     origins[env, ray] = positions[env, frame] + turn @ offsets[at]
     rays[env, ray] = turn @ directions[at]
 
@@ -207,8 +207,7 @@ class TracedRays(_Tracer):
 
         What they hit goes to `hits`, a `shoal.mdp.annotations.RayData`.
         """
-        prefix = {"body": "", "site": "site_", "geom": "geom_"}[frames.kind]
-        names, groups = (f"{prefix}xpos", f"{prefix}xmat"), term.include_geom_groups
+        names, groups = (f"{frames.prefix}xpos", f"{frames.prefix}xmat"), term.include_geom_groups
         settings = {"cam_active": [], "enabled_geom_groups": [*groups], "use_textures": False}
         super().__init__(engine, model, names, settings)
         self._hits, self._shape = hits, hits.distance.shape
@@ -221,7 +220,7 @@ class TracedRays(_Tracer):
             *(engine.data(name) for name in names),
             wp.array(frames.indices, dtype=wp.int32),
             *(wp.array(each, dtype=wp.vec3) for each in (frames.offsets, frames.directions)),
-            _ALIGNMENTS.index(term.ray_alignment),
+            ALIGNMENTS.index(term.ray_alignment),
         ]
 
     def trace(self) -> None:
