@@ -223,6 +223,35 @@ def test_depth_and_segmentation_are_those_of_mujocos_renderer(env: WarpVecEnv, t
     assert len({*geoms[middle, middle][near]}) > 2
 
 
+DARK = """<mujoco><visual><headlight active="{}" ambient="0.1 0.2 0.1" diffuse="0.4 0.3 0.2" specular="0 0 0"/></visual>
+  <worldbody><camera name="eye" quat="0.5 0.5 -0.5 -0.5"/><body><joint name="turn"/>
+  <geom type="box" pos="2 0 0" size="1 9 9" rgba="0.9 0.6 0.3 1"/></body></worldbody>
+  <actuator><motor name="turn" joint="turn"/></actuator></mujoco>"""
+
+
+@pytest.mark.parametrize(("active", "light"), [(1, (0.5, 0.5, 0.3)), (0, (0.3, 0.3, 0.3))])
+def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_tenths(
+    active: int, light: tuple[float, ...]
+) -> None:
+    class Dark(Looking):
+        @classmethod
+        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
+            return mujoco.MjSpec.from_string(DARK.format(active))
+
+    rgb = {"rgb": mdp.Obs("camera_rgb", sensor_name="eye")}
+    config = mdp.task_config(
+        mdp.TermsConfig,
+        engine="mujoco",
+        actions=CONFIG.terms("actions"),
+        sensors={"eye": mdp.Camera(camera_name="eye", width=4, height=3)},
+        observations={"image": rgb},
+        rewards=CONFIG.terms("rewards"),
+    )
+    image = WarpVecEnv(Dark(config, num_envs=1, device="cpu", seed=0)).get_observations()["image"][0]
+    wanted = np.multiply(light, (0.9, 0.6, 0.3))[:, None, None] * np.ones((3, 3, 4))  # The light falls straight on it.
+    np.testing.assert_allclose(image, wanted, rtol=0, atol=1.01 / 255)
+
+
 def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> None:
     slow = {"eye": {"update_period": 0.012}, "watch": {"update_period": 0.013}}  # Two steps of 6 ms.
     task: Any = Looking(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
