@@ -304,7 +304,7 @@ def test_images_of_a_camera_that_leaves_the_plane_of_symmetry_are_refused(camera
 def test_a_mask_or_rays_that_are_not_their_own_mirror_image_are_refused(
     term: Any, rays: dict[str, Any], said: str
 ) -> None:
-    sensors = {"eye": Camera(parent_body="head", quat=AHEAD, width=9, height=6)}
+    sensors: dict[str, Any] = {"eye": Camera(parent_body="head", quat=AHEAD, width=9, height=6)}
     sensors |= {"rays": RayCast("ring", num_samples=12, **rays)} if rays else {}
     env = looker({"it": term}, **sensors)
     with pytest.raises(UsageError, match=rf"the mirror image of the observation it \(.*{said}.*\), but does not: pass"):
