@@ -264,6 +264,7 @@ def test_a_worker_that_is_killed_while_it_starts_leaves_the_run_as_it_was(traine
 
 
 @MODES
+@pytest.mark.soak
 def test_then_a_resume_goes_on_as_if_none_had_failed(trained: Trained) -> None:
     ranks = trained.run / "ranks"  # Failed launches have made room for their own.
     assert (ranks / "launch_1_rank_00000.diverged.npz").read_bytes() == b"what led to it"

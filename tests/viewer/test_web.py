@@ -254,6 +254,7 @@ def garbage() -> list[bytes]:
     ]
 
 
+@pytest.mark.soak
 @needs_chromium
 def test_garbage_disconnections_and_clients_that_never_read_do_not_stop_it(viewer: tuple[Running, Page]) -> None:
     _, page = viewer
@@ -311,6 +312,7 @@ def test_play_in_a_terminal_serves_the_page(tmp_path: Path) -> None:
     assert "Viewer closed." in terminal.text
 
 
+@pytest.mark.soak
 def test_play_in_a_terminal_counts_the_episodes_of_a_task_that_cannot_be_shown(tmp_path: Path) -> None:
     words = (*PLAY[:4], f"{ROOT}/docs/examples/pendulum.py:Pendulum", "--policy", "zero", "--gpu-ids", "None")
     terminal = Terminal(words, tmp_path)
