@@ -232,12 +232,15 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
             )
         return config, None
     spec = registry.resolve(agent.teacher_task or config.task)
-    if config.teacher is None:
+    shipped = registry.shipped_policies().get(spec.name)
+    if config.teacher is None and shipped is None:
         raise UsageError(
             f"The learner {config.learner} needs a teacher: pass --teacher with a run or a checkpoint of "
             f"{spec.name}, or 'latest' or 'best'."
         )
-    model = find_model(config.log_root, spec, config.teacher)
+    if config.teacher is None:
+        logger.warning("No --teacher is given: the policy of %s that ships with Shoal is taken.", spec.name)
+    model = find_model(config.log_root, spec, config.teacher or "shipped")
     learner = Checkpoint(model.parent).manifest().get("learner", "rsl_rl")
     if learner != "rsl_rl":
         raise UsageError(
@@ -248,6 +251,8 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
         saved = read_plain_file("--teacher", run.train_yaml, example="<run>/params/train.yaml")
         with refusing(run.train_yaml, "pass another --teacher", "--teacher "):
             config = replace(config, agent=_like_teacher(config, agent, model, saved))
+    elif model == shipped:  # Made with the defaults of its task.
+        config = replace(config, agent=_like_teacher(config, agent, model, to_plain(spec.defaults())))
     return config, Start(model=str(model.absolute()), mode="teacher")
 
 

@@ -1,20 +1,42 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from shoal.config import ppo
-from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.config import CnnConfig, DistillationConfig, ppo
+from shoal.config.rsl_rl import student
+from shoal.tasks.manipulation.config import LIFT_CUBE, LIFT_CUBE_DEPTH
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
+
+_LIFT = ppo(128, 128, 64, init_std=0.5, privileged=True, gamma=0.98, entropy_coef=0.004, desired_kl=0.02)
 
 SPECS = (
     TaskSpec(
         name="Arm-Lift-Cube",
         summary="Grasp a cube with an arm, and bring it to where it is commanded.",
         env=LIFT_CUBE,
-        agent=ppo(128, 128, 64, init_std=0.5, privileged=True, gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
+        agent=_LIFT,
         num_envs=256,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=355_000,
         observation_size=52,
+    ),
+    TaskSpec(
+        name="Arm-Lift-Cube-Depth",
+        summary="The same by a depth camera on the hand, 32 x 32 pixels, taught by a policy of Arm-Lift-Cube.",
+        env=LIFT_CUBE_DEPTH,
+        agent=DistillationConfig(
+            teacher_task="Arm-Lift-Cube",
+            obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
+            student=student(
+                "CNNModel",
+                hidden_dims=(128, 128, 64),
+                cnn=CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2)),
+            ),
+        ),
+        learner="distillation",
+        num_envs=64,
+        builder="shoal.tasks.manipulation.task:LiftCube",
+        gpu_bytes_per_env=355_000,
+        observation_size=1_000,
     ),
     TaskSpec(
         name="Hand-Reorient-Cube",
