@@ -112,7 +112,7 @@ def test_a_student_that_sees_learns_from_the_policy_that_ships(
 ) -> None:
     small = [word for word in SMALL if word != "--no-export"]
     run = carry_out(tmp_path, "Arm-Lift-Cube-Depth", "--agent.student.hidden-dims", "8", small=small).run
-    assert "the policy of Arm-Lift-Cube that ships with Shoal is taken" in caplog.text
+    assert "The teacher is the policy of Arm-Lift-Cube that ships with Shoal." in caplog.text
     shipped = torch.load(registry.shipped_policy("Arm-Lift-Cube"), weights_only=True)["actor_state_dict"]
     trained = state_of(run)
     assert all(torch.equal(trained["teacher_state_dict"][name], each.float()) for name, each in shipped.items())

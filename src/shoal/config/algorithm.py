@@ -134,6 +134,10 @@ class CnnConfig(Config):
                 )
 
 
+SMALL_CNN = CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2))
+"""Two layers for images of some 32 pixels a side."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Config):
     """One network of a learner: its class and its layers."""

@@ -121,12 +121,12 @@ class _SideBySide(nn.Module):
         super().__init__()
         self.network, self.shapes = network, list(shapes)
         self.columns = [math.prod(shape) for shape in shapes]
-        self.memory = [each for each in _example_inputs(network, 1).items() if each[0] in _BATCH_AXES]
-        self.input_names, self.output_names = ["obs", *dict(self.memory)], network.output_names
+        self.memory = {name: each for name, each in _example_inputs(network, 1).items() if name in _BATCH_AXES}
+        self.input_names, self.output_names = ["obs", *self.memory], network.output_names
 
     def get_dummy_inputs(self) -> tuple[torch.Tensor, ...]:
         """Return inputs of one row."""
-        return (torch.zeros(1, sum(self.columns)), *dict(self.memory).values())
+        return (torch.zeros(1, sum(self.columns)), *self.memory.values())
 
     def forward(self, obs: torch.Tensor, h_in: torch.Tensor | None = None, c_in: torch.Tensor | None = None) -> Any:  # noqa: ANN401
         """Return actions, shape (batch, num_actions); of a recurrent model also its memory."""

@@ -217,6 +217,15 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
 
 
+def with_usual_teacher(config: TrainConfig) -> TrainConfig:
+    """Return a new training with `--teacher shipped`, if it names none and one ships. All ranks have that file."""
+    agent, named = config.agent, (config.teacher, config.resume, config.checkpoint)
+    if not isinstance(agent, DistillationConfig) or any(each is not None for each in named):
+        return config
+    ships = (agent.teacher_task or config.task) in registry.shipped_policies()
+    return replace(config, teacher="shipped") if ships else config
+
+
 def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
     """Return a new training with the network of `--teacher`, and its checkpoint. None without a teacher.
 
@@ -232,15 +241,12 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
             )
         return config, None
     spec = registry.resolve(agent.teacher_task or config.task)
-    shipped = registry.shipped_policies().get(spec.name)
-    if config.teacher is None and shipped is None:
+    if config.teacher is None:
         raise UsageError(
             f"The learner {config.learner} needs a teacher: pass --teacher with a run or a checkpoint of "
             f"{spec.name}, or 'latest' or 'best'."
         )
-    if config.teacher is None:
-        logger.warning("No --teacher is given: the policy of %s that ships with Shoal is taken.", spec.name)
-    model = find_model(config.log_root, spec, config.teacher or "shipped")
+    model = find_model(config.log_root, spec, config.teacher)
     learner = Checkpoint(model.parent).manifest().get("learner", "rsl_rl")
     if learner != "rsl_rl":
         raise UsageError(
@@ -251,7 +257,8 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
         saved = read_plain_file("--teacher", run.train_yaml, example="<run>/params/train.yaml")
         with refusing(run.train_yaml, "pass another --teacher", "--teacher "):
             config = replace(config, agent=_like_teacher(config, agent, model, saved))
-    elif model == shipped:  # Made with the defaults of its task.
+    elif config.teacher == "shipped":  # Made with the defaults of its task.
+        logger.warning("The teacher is the policy of %s that ships with Shoal.", spec.name)
         config = replace(config, agent=_like_teacher(config, agent, model, to_plain(spec.defaults())))
     return config, Start(model=str(model.absolute()), mode="teacher")
 

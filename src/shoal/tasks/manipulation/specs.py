@@ -1,19 +1,18 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from shoal.config import CnnConfig, DistillationConfig, ppo
+from shoal.config import DistillationConfig, ppo
+from shoal.config.algorithm import SMALL_CNN
 from shoal.config.rsl_rl import student
 from shoal.tasks.manipulation.config import LIFT_CUBE, LIFT_CUBE_DEPTH
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
-
-_LIFT = ppo(128, 128, 64, init_std=0.5, privileged=True, gamma=0.98, entropy_coef=0.004, desired_kl=0.02)
 
 SPECS = (
     TaskSpec(
         name="Arm-Lift-Cube",
         summary="Grasp a cube with an arm, and bring it to where it is commanded.",
         env=LIFT_CUBE,
-        agent=_LIFT,
+        agent=ppo(128, 128, 64, init_std=0.5, privileged=True, gamma=0.98, entropy_coef=0.004, desired_kl=0.02),
         num_envs=256,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=355_000,
@@ -26,17 +25,13 @@ SPECS = (
         agent=DistillationConfig(
             teacher_task="Arm-Lift-Cube",
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
-            student=student(
-                "CNNModel",
-                hidden_dims=(128, 128, 64),
-                cnn=CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2)),
-            ),
+            student=student("CNNModel", hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
         ),
         learner="distillation",
         num_envs=64,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=355_000,
-        observation_size=1_000,
+        observation_size=1_073,
     ),
     TaskSpec(
         name="Hand-Reorient-Cube",

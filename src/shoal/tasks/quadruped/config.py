@@ -61,7 +61,7 @@ BLIND = ROUGH.change(observations={"policy": {"height_scan": None}})
 """Rough terrain, of which the policy observes nothing; the critic's observations serve a teacher."""
 
 DEPTH = BLIND.change(
-    # Before the head, 45 degrees down: the ground from 0.1 to 1.1 m ahead, ten times a second.
+    # Before the head, 45 degrees down: the ground from 0.1 to 1.2 m ahead, ten times a second.
     sensors={
         "front": Camera(
             parent_body="trunk",

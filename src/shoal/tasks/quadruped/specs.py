@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from shoal.config import CnnConfig, DistillationConfig, FastSacConfig, ppo
+from shoal.config import DistillationConfig, FastSacConfig, ppo
+from shoal.config.algorithm import SMALL_CNN
 from shoal.config.rsl_rl import student
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, DEPTH, FLAT, ROUGH
@@ -23,7 +24,6 @@ _BLIND = DistillationConfig(
     obs_groups={"student": ("policy",), "teacher": ("critic",)},
     student=student(**_MEMORY),
 )
-_CNN = CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2))
 
 _FAST_SAC = FastSacConfig(
     num_steps_per_env=24,
@@ -79,7 +79,7 @@ SPECS = (
             _BLIND,
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
             # A foot treads where the camera has looked before.
-            student=student("CNNModel", cnn=_CNN, **_MEMORY),
+            student=student("CNNModel", cnn=SMALL_CNN, **_MEMORY),
         ),
         learner="distillation",
         num_envs=128,
