@@ -229,7 +229,7 @@ def to_rsl_rl(value: Any) -> Any:  # noqa: ANN401 - a configuration, or a field 
         given = getattr(value, name)
         if is_given(given):
             own = _OWN_CLASSES.get(given, given) if name == "class_name" else given
-            if given == "CNNModel" and value.is_recurrent:
+            if isinstance(value, ModelConfig) and given == "CNNModel" and value.is_recurrent:
                 own = "shoal.learn.rsl_rl.cnn:RecurrentCNNModel"
             made[RSL_RL_NAMES.get(name, name)] = to_rsl_rl(own)
         elif isinstance(value, PpoConfig) and is_dataclass(given):

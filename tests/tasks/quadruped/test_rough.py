@@ -258,10 +258,11 @@ def test_no_robot_begins_in_the_ground_where_there_is_no_platform() -> None:
 
 def test_the_camera_looks_down_at_the_ground_ahead_ten_times_a_second() -> None:
     config = changed(DEPTH.undisturbed(), terrains=["flat"], terrain_levels=1)
-    env = WarpVecEnv(RoughVelocity(config, num_envs=2, device="cpu", seed=1))
+    task = RoughVelocity(config, num_envs=2, device="cpu", seed=1)
+    env = WarpVecEnv(task)
     image = env.reset(seed=2)["camera"].clone()
     assert image.shape == (2, 1, 24, 32)
-    height = env.task.qpos.numpy()[1, 2] + 0.03  # On flat ground, before the robot has moved.
+    height = task.qpos.numpy()[1, 2] + 0.03  # On flat ground, before the robot has moved.
     up = (1 - (np.arange(24) + 0.5) / 12) * math.tan(math.radians(30.0))
     depths = height / ((1 - up) * math.sqrt(0.5)) / 2.0
     np.testing.assert_allclose(image[1, 0], np.tile(depths.clip(max=1.0)[:, None], 32), atol=2e-3)

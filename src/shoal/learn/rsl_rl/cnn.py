@@ -107,7 +107,7 @@ class _Exportable(_OnnxRNNModel):
         self.normalizer, self.obs_normalizer = self.obs_normalizer, nn.Identity()
         self.cnns = copy.deepcopy(nn.ModuleList(model.cnns[group] for group in model.obs_groups_2d))
 
-    def forward(self, obs: torch.Tensor, *rest: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def forward(self, obs: torch.Tensor, *rest: torch.Tensor) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return actions, shape (batch, num_actions), and the memory. `rest` is the images, then the memory before."""
         images, memory = rest[: len(self.cnns)], rest[len(self.cnns) :]
         seen = [cnn(image) for cnn, image in zip(self.cnns, images, strict=True)]
