@@ -217,7 +217,7 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
 
 
-def with_usual_teacher(config: TrainConfig) -> TrainConfig:
+def with_shipped_teacher(config: TrainConfig) -> TrainConfig:
     """Return a new training with `--teacher shipped`, if it names none and one ships. All ranks have that file."""
     agent, named = config.agent, (config.teacher, config.resume, config.checkpoint)
     if not isinstance(agent, DistillationConfig) or any(each is not None for each in named):
