@@ -8,7 +8,7 @@ from shoal.tasks.humanoid.tracking import HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
 
-_task = partial(TaskSpec, num_envs=512, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
+_task = partial(TaskSpec, num_envs=256, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ppo = partial(ppo, 256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02)
 # With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
 _g1 = partial(_task, agent=_ppo(init_std=0.4, symmetry=MIRRORED), max_iterations=3000)
