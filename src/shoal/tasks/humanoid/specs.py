@@ -1,5 +1,6 @@
 """Registry entries of the motion tracking tasks: names, summaries and tuned learners. Importable without Warp."""
 
+from dataclasses import replace
 from functools import partial
 
 from shoal.config import ppo
@@ -9,9 +10,21 @@ from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, num_envs=256, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
-_ppo = partial(ppo, 256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02)
-# With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
-_g1 = partial(_task, agent=_ppo(init_std=0.4, symmetry=MIRRORED), max_iterations=3000)
+_ppo = partial(ppo, privileged=True)
+_g1 = partial(
+    _task,
+    # With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
+    agent=_ppo(
+        *(128, 128, 128),
+        init_std=0.3,
+        std_range=(0.05, 0.3),
+        entropy_coef=0.0,
+        desired_kl=0.03,
+        symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True),
+    ),
+    num_envs=256,
+    max_iterations=3000,
+)
 
 SPECS = (
     _g1(
@@ -34,7 +47,7 @@ SPECS = (
         name="Humanoid-Tracking-Flat",
         summary="Imitate a recorded motion with a humanoid on flat ground.",
         env=HUMANOID,
-        agent=_ppo(),
+        agent=_ppo(256, 256, 128, entropy_coef=0.005, desired_kl=0.02),
         max_iterations=1500,
         builder="shoal.tasks.humanoid.tracking_task:Tracking",
         gpu_bytes_per_env=47_500,
