@@ -16,7 +16,8 @@ import warp as wp
 from shoal import mdp
 from shoal.envs.vec_env import WarpVecEnv
 
-MODEL = """<mujoco><worldbody><geom type="box" pos="3 4 0" size="0.5 4 4"/><geom type="box" pos="4 -4 0" size="0.5 4 4"/>
+MODEL = """<mujoco><worldbody>
+  <geom type="box" pos="3 4 0" size="0.5 4 4"/><geom type="box" pos="4 -4 0" size="0.5 4 4"/>
   <body name="cart"><joint name="drive" type="slide" axis="1 0 0"/><geom size="0.1" mass="1" group="3" contype="0"/>
   </body></worldbody><actuator><motor name="drive" joint="drive"/></actuator></mujoco>"""
 WIDTH, HEIGHT, FAR, SPEED, STEP, LENGTH = 8, 6, 4.0, 2.0, 0.01, 7
@@ -43,9 +44,7 @@ CONFIG = mdp.task_config(
     },
     observations={"image": {"now": depth()}},
     events={
-        "start": mdp.Event(
-            "reset_joints_by_offset", "reset", joints=".*", position=(0.0, 0.0), velocity=(SPEED, SPEED)
-        )
+        "start": mdp.Event("reset_joints_by_offset", "reset", joints=".*", position=(0.0, 0.0), velocity=(SPEED, SPEED))
     },
     rewards={"alive": mdp.Reward("is_alive", weight=1.0)},
     fresh_observations=True,

@@ -64,7 +64,7 @@ class Scene:
         """Have further poses of the engine."""
         vars(self.data).update({name: self.engine.data(name) for name in names})
 
-    def context(self, groups: Sequence[int], **settings: Any) -> Any:
+    def context(self, groups: Sequence[int], **settings: Any) -> Any:  # noqa: ANN401  MuJoCo Warp's.
         """Return a render context with the tree of the geoms of some groups."""
         made: Any = mjw.create_render_context(
             self._source, nworld=self.data.nworld, enabled_geom_groups=[*groups], **settings
@@ -73,7 +73,7 @@ class Scene:
         vars(made).update({name: getattr(tree, name) for name in _TREE})
         return made
 
-    def tree(self, groups: Sequence[int]) -> Any:
+    def tree(self, groups: Sequence[int]) -> Any:  # noqa: ANN401  The same.
         """Return a render context whose tree has the geoms of some groups, maybe beside others."""
         found = [each for each in self._trees if each.issuperset(self._groups.intersection(groups))]
         return self._trees[min(found, key=len)] if found else self.context(groups, cam_active=[], use_textures=False)
@@ -262,11 +262,11 @@ class TracedRays:
 
     def trace(self) -> None:
         """Cast the rays."""
-        hits, rays, found = self._hits, [self._origins, self._rays], [self._found, self._normals]
-        wp.launch(_aim, dim=hits.distance.shape, inputs=[*self._clock, *self._aimed], outputs=rays)
+        hits, rays = self._hits, (self._origins, self._rays)
+        wp.launch(_aim, dim=hits.distance.shape, inputs=[*self._clock, *self._aimed], outputs=[*rays])
         mjw.rays(
             *(self._scene.model, self._scene.data, *rays, self._groups, True, self._excluded),
             *(self._found, self._geoms, self._normals, self._context),
         )
-        inputs = [*self._clock, *found, hits.max_distance]
+        inputs = [*self._clock, self._found, self._normals, hits.max_distance]
         wp.launch(_keep, dim=hits.distance.shape, inputs=inputs, outputs=[hits.distance, hits.normal])
