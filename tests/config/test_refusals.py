@@ -136,7 +136,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
         unchecked(ModelConfig, rnn_type="gru"),
         (
             "a model's rnn_type is 'gru', but class_name is 'MLPModel', which does not take it:"
-            " set class_name to 'RNNModel', or rnn_type to None."
+            " set class_name to 'RNNModel' or 'CNNModel', or rnn_type to None."
         ),
     ),
     (
@@ -206,7 +206,7 @@ REFUSALS: list[tuple[Callable[[], Any], str]] = [
             algorithm=PpoConfig(symmetry=SymmetryConfig(enabled=True, data_augmentation_func="a:b")),
         ),
         (
-            "agent.critic.class_name is 'RNNModel', but agent.algorithm.symmetry.enabled is True, and rsl_rl mirrors no"
+            "agent.critic is recurrent, but agent.algorithm.symmetry.enabled is True, and rsl_rl mirrors no"
             " recurrence: change one of them."
         ),
     ),

@@ -91,6 +91,7 @@ NOT_CONFIGURED: dict[str, dict[str, str]] = {
 
 NOT_PASSED: dict[str, dict[str, str]] = {
     "PPO": {"share_cnn_encoders": "rsl_rl reads it when it builds the networks"},
+    "CNNModel": dict.fromkeys(("rnn_type", "rnn_hidden_dim", "rnn_num_layers"), "of Shoal's RecurrentCNNModel"),
     "CNN": {"spatial_softmax_temperature": "of Shoal's CNNModel"},
     "RandomNetworkDistillation": {"enabled": "decides whether there is a `rnd_cfg`"},
     "Symmetry": {"enabled": "decides whether there is a `symmetry_cfg`"},

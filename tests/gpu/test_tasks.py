@@ -23,6 +23,7 @@ pytestmark = pytest.mark.emulated_gpu
 
 GPU = "cuda:1"
 LIKE_ANOTHER = {"Pusher-v5", "HumanoidStandup-v5", "Walker2d-v5", "InvertedDoublePendulum-v5"}
+LIKE_ANOTHER |= {"Quadruped-Velocity-Rough-Depth", "Arm-Lift-Cube-Depth"}
 LIKE_ANOTHER |= {"Quadruped-Velocity-Rough-Blind", "Arm-Lift-Cube", "Humanoid-v5", "Ant-v5", "Swimmer-v5"}
 """Tasks whose step differs from another's by the model or by terms only."""
 ELSEWHERE = {"G1-Velocity-Flat", "G1-Velocity-Rough", "Hand-Reorient-Cube"}

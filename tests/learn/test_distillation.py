@@ -11,6 +11,7 @@ from support.learner_agents import new_loop
 from support.learners import train
 from support.stories import carry_out, plan_of
 
+import shoal
 from shoal.config import to_plain
 from shoal.errors import UsageError
 from shoal.learn.checkpoints import read_checkpoint
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.plan.rundir import RunDir
 
 FLAT = "Quadruped-Velocity-Flat"
+ENDS = ("-Depth", "-Blind", "")
 TEACHER = ("--agent.actor.hidden-dims", "16", "--agent.critic.hidden-dims", "8")
 STUDENT = ("--learner", "distillation", "--agent.student.hidden-dims", "8", "--agent.student.rnn-hidden-dim", "8")
 STUDENT += ("--agent.obs-groups.teacher", "critic")
@@ -63,7 +65,14 @@ def test_the_loss_falls_to_a_teacher_that_never_changes() -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (STUDENT, "The learner distillation needs a teacher: pass --teacher with a run or a checkpoint of Quadruped-"),
+        (
+            ("--learner", "distillation", "--agent.teacher-task", "Quadruped-Velocity-Rough"),
+            "The learner distillation needs a teacher: pass --teacher with a run or a checkpoint of Quadruped-",
+        ),
+        (
+            (*STUDENT, "--env.decimation", "2"),
+            "Quadruped-Velocity-Flat.pt was trained with --env.decimation 4, and here that is --env.decimation 2",
+        ),
         (("--teacher", "TEACHER"), "has no teacher: pass --learner distillation, or leave it out."),
         ((*STUDENT, "--teacher", "TEACHER", "--checkpoint", "latest"), "excludes --resume and --checkpoint"),
         ((*STUDENT, "--teacher", "TEACHER", "--agent.teacher-task", "Cartpole-Swingup"), "is of the task Quadruped-"),
@@ -96,3 +105,28 @@ def test_the_students_ground_is_that_of_the_teacher() -> None:
     plain, whole = to_plain(blind), to_plain(rough)
     del whole["observations"]["policy"]["height_scan"]
     assert plain == whole, "nothing else differs"
+
+
+def test_a_student_that_sees_learns_from_the_policy_that_ships(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = [word for word in SMALL if word != "--no-export"]
+    run = carry_out(tmp_path, "Arm-Lift-Cube-Depth", "--agent.student.hidden-dims", "8", small=small).run
+    assert "The teacher is the policy of Arm-Lift-Cube that ships with Shoal." in caplog.text
+    shipped = torch.load(registry.shipped_policy("Arm-Lift-Cube"), weights_only=True)["actor_state_dict"]
+    trained = state_of(run)
+    assert all(torch.equal(trained["teacher_state_dict"][name], each.float()) for name, each in shipped.items())
+    moments = read_checkpoint(newest_good(run)[0].model)["optimizer_state_dict"]["state"]  # type: ignore[union-attr]
+    assert len(moments) == len([name for name in trained["student_state_dict"] if name.endswith(("weight", "bias"))])
+    onnx = next(run.path.rglob("*.onnx"))
+    for checkpoint in (run.path, onnx):
+        rows = shoal.evaluate(
+            "Arm-Lift-Cube-Depth",
+            checkpoint=str(checkpoint),
+            num_episodes=2,
+            num_envs=2,
+            gpu_ids=None,
+            env={"episode_length_s": 0.2},
+            out=str(tmp_path / checkpoint.name),
+        )
+        assert rows[0]["summary"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import onnxruntime
 import pytest
 import torch
+from rsl_rl.utils import split_and_pad_trajectories
 from support.learners import RslRlLoop, loop_on, train
 from tensordict import TensorDict
 
@@ -19,7 +20,7 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import UsageError
 from shoal.learn.export import exportable_policy, write_policy
 from shoal.learn.learner import _refuse_other_models
-from shoal.learn.rsl_rl.cnn import SpatialSoftmax, encoder_of
+from shoal.learn.rsl_rl.cnn import RecurrentCNNModel, SpatialSoftmax, encoder_of
 from shoal.tasks.cartpole.mujoco_task import SwingupDepth
 from shoal.tasks.registry import resolve
 
@@ -42,7 +43,17 @@ SHARED = replace(
     critic=replace(AGENT.critic, class_name="CNNModel", cnn=SOFT),
     algorithm=replace(AGENT.algorithm, share_cnn_encoders=True),
 )
-AGENTS = {"images alone": AGENT, "images and numbers": BOTH, "a shared encoder with a spatial softmax": SHARED}
+RECURRENT = replace(
+    BOTH,
+    actor=replace(BOTH.actor, rnn_type="gru", rnn_hidden_dim=8, cnn=SOFT),
+    algorithm=replace(AGENT.algorithm, num_mini_batches=1),
+)
+AGENTS = {
+    "images alone": AGENT,
+    "images and numbers": BOTH,
+    "a shared encoder with a spatial softmax": SHARED,
+    "a memory of images and numbers": RECURRENT,
+}
 
 
 def built() -> WarpVecEnv:
@@ -79,11 +90,14 @@ def random_observations(env: WarpVecEnv) -> TensorDict:
 
 def test_a_checkpoint_restores_the_convolutions(loop: RslRlLoop, env: WarpVecEnv) -> None:
     seen, other = random_observations(env), loop_of(env, loop.config.agent, seed=1)
+    policy, theirs = loop.learner.policy(), other.learner.policy()
     with torch.inference_mode():
-        wanted = loop.learner.policy()(seen)
-        assert not torch.equal(other.learner.policy()(seen), wanted)
+        policy.reset()
+        wanted = policy(seen)
+        assert not torch.equal(theirs(seen), wanted)
         other.learner.restore(loop.learner.state(), weights_only=False)
-        assert torch.equal(other.learner.policy()(seen), wanted)
+        theirs.reset()
+        assert torch.equal(theirs(seen), wanted)
 
 
 def test_environments_go_on_with_the_images_that_they_had(env: WarpVecEnv) -> None:
@@ -104,15 +118,44 @@ def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVe
     seen, session = random_observations(env), onnxruntime.InferenceSession(onnx)
     metadata = session.get_modelmeta().custom_metadata_map
     groups = json.loads(metadata["observation_groups"])
-    assert groups == [*(["critic"] if loop.config.agent is BOTH else []), "policy"]
+    assert groups == [*(["critic"] if loop.config.agent in (BOTH, RECURRENT) else []), "policy"]
     assert json.loads(metadata["observation_shapes"])[-1] == [3, 24, 48]
     assert json.loads(metadata["observation_columns"])[-1] == 3 * 24 * 48
     assert json.loads(metadata["observations"])["policy"][0]["shape"] == [3, 24, 48]
     flat = torch.cat([seen[group].flatten(1) for group in groups], dim=1)
-    with torch.inference_mode():
-        wanted = loop.learner.policy()(seen)
-        torch.testing.assert_close(torch.export.load(program).module()(flat), wanted, atol=1e-5, rtol=0)
-    torch.testing.assert_close(torch.from_numpy(session.run(None, {"obs": flat.numpy()})[0]), wanted, atol=1e-5, rtol=0)
+    policy, exported = loop.learner.policy(), torch.export.load(program).module()
+    memory = [torch.zeros(1, NUM_ENVS, 8)] if loop.config.agent is RECURRENT else []
+    policy.reset()
+    for _ in range(2):  # A memory makes another action of the same image.
+        inputs = dict(zip([each.name for each in session.get_inputs()], (flat, *memory), strict=True))
+        made = session.run(None, {name: each.numpy() for name, each in inputs.items()})
+        with torch.inference_mode():
+            wanted = policy(seen)
+            there = exported(*inputs.values())
+        torch.testing.assert_close(there[0] if memory else there, wanted, atol=1e-5, rtol=0)
+        torch.testing.assert_close(torch.from_numpy(made[0]), wanted, atol=1e-5, rtol=0)
+        memory = [torch.from_numpy(each) for each in made[1:]]
+
+
+def test_whole_trajectories_give_what_their_steps_give() -> None:
+    steps, width, groups = 5, 3, {"actor": ["numbers", "image"]}
+    random = torch.Generator().manual_seed(1)
+    shapes = {"numbers": (4,), "image": (1, 8, 9)}
+    rows = {name: torch.rand(steps, NUM_ENVS, *shape, generator=random) for name, shape in shapes.items()}
+    seen, dones = TensorDict(rows, batch_size=[steps, NUM_ENVS]), torch.zeros(steps, NUM_ENVS)
+    dones[1, 0] = dones[3, 2] = 1
+    cnn = {"output_channels": [3], "kernel_size": [3], "stride": [2]}
+    model = RecurrentCNNModel(seen[0], groups, "actor", 2, cnn_cfg=cnn, rnn_type="gru", rnn_hidden_dim=width)
+    by_step = []
+    with torch.no_grad():
+        for at in range(steps):
+            by_step.append(model(seen[at]))
+            model.reset(dones[at])
+        padded, masks = split_and_pad_trajectories(seen, dones)
+        memory = torch.zeros(1, NUM_ENVS + 2, width)  # Each begins with none.
+        whole = model(padded, masks=masks, hidden_state=memory)
+    torch.testing.assert_close(whole, torch.stack(by_step))
+    assert not torch.allclose(whole[1, 1], model(seen[1])[1]), "the step before counts"
 
 
 def test_a_spatial_softmax_is_the_position_of_what_a_channel_responds_to() -> None:

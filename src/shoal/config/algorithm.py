@@ -26,12 +26,9 @@ RnnType = Literal["lstm", "gru"]
 StdType = Literal["scalar", "log"]
 """How a standard deviation is parameterised."""
 
-MODEL_FIELDS = {
-    "MLPModel": frozenset[str](),
-    "RNNModel": frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"}),
-    "CNNModel": frozenset({"cnn"}),
-}
-"""rsl_rl's models, each with the fields of `ModelConfig` that the others do not take."""
+_RECURRENT = frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"})
+MODEL_FIELDS = {"MLPModel": frozenset[str](), "RNNModel": _RECURRENT, "CNNModel": _RECURRENT | {"cnn"}}
+"""rsl_rl's models, each with the fields of `ModelConfig` that some others do not take."""
 
 DISTRIBUTION_FIELDS = {
     "GaussianDistribution": frozenset({"init_std", "std_range", "std_type", "learn_std"}),
@@ -137,6 +134,10 @@ class CnnConfig(Config):
                 )
 
 
+SMALL_CNN = CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2))
+"""Two layers for images of some 32 pixels a side."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig(Config):
     """One network of a learner: its class and its layers."""
@@ -146,6 +147,7 @@ class ModelConfig(Config):
 
     class_name: str = "MLPModel"
     """MLPModel is a perceptron, RNNModel has recurrent layers before it, CNNModel convolutions of images.
+    A CNNModel with any of the recurrent fields has recurrent layers between the two.
     A class of your own is written "module:Class"; it is given every field that is not None."""
     hidden_dims: Annotated[tuple[int, ...], each(WIDTH_OR_INPUT)] = (256, 256, 256)
     """Units of each hidden layer; -1 takes as many as the input has (rsl_rl's default)."""
@@ -156,11 +158,11 @@ class ModelConfig(Config):
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     """What the output is drawn from; deterministic unless it names a class (rsl_rl's default)."""
     rnn_type: RnnType | None = None
-    """Kind of recurrent cell. RNNModel only; None takes rsl_rl's lstm."""
+    """Kind of recurrent cell. RNNModel and CNNModel; None takes rsl_rl's lstm."""
     rnn_hidden_dim: Annotated[int | None, WIDTH] = None
-    """Units of the recurrent state. RNNModel only; None takes rsl_rl's 256."""
+    """Units of the recurrent state. RNNModel and CNNModel; None takes rsl_rl's 256."""
     rnn_num_layers: Annotated[int | None, at_least(1)] = None
-    """Recurrent layers on top of each other. RNNModel only; None takes rsl_rl's 1."""
+    """Recurrent layers on top of each other. RNNModel and CNNModel; None takes rsl_rl's 1."""
     cnn: CnnConfig = field(default_factory=CnnConfig)
     """Convolutions of images. CNNModel only, which needs them."""
 
@@ -172,6 +174,12 @@ class ModelConfig(Config):
                 "a model's class_name is 'CNNModel', but cnn.output_channels is empty: give it channels, such as "
                 "(16, 32), and cnn.kernel_size as many numbers."
             )
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether it is one of rsl_rl's models, or Shoal's, that has a memory."""
+        is_given = any(getattr(self, name) is not None for name in _RECURRENT)
+        return self.class_name == "RNNModel" or (self.class_name == "CNNModel" and is_given)
 
     @property
     def least_weights(self) -> int:

@@ -62,9 +62,9 @@ class RslRlConfig(AgentConfig):
                 f" set it to {listed(DISTRIBUTION_FIELDS)}, the first of which is the usual one."
             )
         for name, model in (("actor", self.actor), ("critic", self.critic)):
-            if self.algorithm.symmetry.enabled and model.class_name == "RNNModel":
+            if self.algorithm.symmetry.enabled and model.is_recurrent:
                 raise UsageError(
-                    f"agent.{name}.class_name is 'RNNModel', but agent.algorithm.symmetry.enabled is True, and rsl_rl"
+                    f"agent.{name} is recurrent, but agent.algorithm.symmetry.enabled is True, and rsl_rl"
                     " mirrors no recurrence: change one of them."
                 )
         classes = {self.actor.class_name, self.critic.class_name}
@@ -80,7 +80,7 @@ class RslRlConfig(AgentConfig):
     def check_samples(self, num_envs: int) -> None:
         """Refuse what rsl_rl's mini-batches are not made for: they are equal parts of samples, or of environments."""
         requested, steps = self.algorithm.num_mini_batches, self.num_steps_per_env
-        if "RNNModel" in (self.actor.class_name, self.critic.class_name):
+        if self.actor.is_recurrent or self.critic.is_recurrent:
             # With one environment its loss compares each step's action with those of all steps.
             if num_envs % requested or num_envs < 2 * requested:
                 raise UsageError(
@@ -170,10 +170,10 @@ class DistillationAlgorithmConfig(Config):
     """Largest buffer of the gradient all-reduce [MiB]."""
 
 
-def recurrent() -> ModelConfig:
-    """Return a recurrent model whose actions have Isaac Lab's noise of students."""
+def student(class_name: str = "RNNModel", **fields: Any) -> ModelConfig:  # noqa: ANN401  Of `ModelConfig`.
+    """Return a model, by default a recurrent one, whose actions have Isaac Lab's noise of students."""
     noise = DistributionConfig(class_name="GaussianDistribution", init_std=0.1)
-    return ModelConfig(class_name="RNNModel", obs_normalization=True, distribution=noise)
+    return ModelConfig(class_name=class_name, obs_normalization=True, distribution=noise, **fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +190,7 @@ class DistillationConfig(AgentConfig):
     """Mode of `torch.compile` for the networks; None does not compile (rsl_rl's default)."""
     algorithm: DistillationAlgorithmConfig = field(default_factory=DistillationAlgorithmConfig)
     """Learning rate, epochs, and the length of backpropagation."""
-    student: ModelConfig = field(default_factory=recurrent)
+    student: ModelConfig = field(default_factory=student)
     """The policy network. The loss does not reach the deviation of a distribution, which stays as it is."""
     teacher: ModelConfig = field(default_factory=gaussian)
     """The teacher's network. Where `--teacher` is of a run, it is that run's."""
@@ -229,6 +229,8 @@ def to_rsl_rl(value: Any) -> Any:  # noqa: ANN401 - a configuration, or a field 
         given = getattr(value, name)
         if is_given(given):
             own = _OWN_CLASSES.get(given, given) if name == "class_name" else given
+            if isinstance(value, ModelConfig) and given == "CNNModel" and value.is_recurrent:
+                own = "shoal.learn.rsl_rl.cnn:RecurrentCNNModel"
             made[RSL_RL_NAMES.get(name, name)] = to_rsl_rl(own)
         elif isinstance(value, PpoConfig) and is_dataclass(given):
             made[RSL_RL_NAMES.get(name, name)] = None

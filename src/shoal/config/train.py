@@ -38,7 +38,7 @@ class TrainConfig(LaunchConfig):
     run, or the best of all runs of this task, `best-of-runs`."""
     teacher: Annotated[str | None, Source.FLAG] = None
     """With the learner `distillation`: the policy that is imitated, as in `--checkpoint`, but of the task that
-    `--agent.teacher-task` names."""
+    `--agent.teacher-task` names. Default: the one that ships, if there is one."""
     keep_last: Annotated[int | None, at_least(1), Source.RUN] = None
     """Number of newest checkpoints to keep, besides the best one. Default: all."""
     keep_rank_files: Annotated[int | None, at_least(1), Source.RUN] = 3

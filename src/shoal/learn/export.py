@@ -115,26 +115,26 @@ def _for_groups(deployment: Mapping[str, Any], groups: Sequence[str]) -> dict[st
 
 
 class _SideBySide(nn.Module):
-    """rsl_rl's exportable model of images, with one input: all groups side by side, images row by row."""
+    """rsl_rl's exportable model of images, with one input beside a memory: all groups, images row by row."""
 
-    input_names = ("obs",)
-    output_names = ("actions",)
-
-    def __init__(self, network: nn.Module, shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, network: Any, shapes: Sequence[tuple[int, ...]]) -> None:  # noqa: ANN401  As in `_example_inputs`.
         super().__init__()
         self.network, self.shapes = network, list(shapes)
         self.columns = [math.prod(shape) for shape in shapes]
+        self.memory = {name: each for name, each in _example_inputs(network, 1).items() if name in _BATCH_AXES}
+        self.input_names, self.output_names = ["obs", *self.memory], network.output_names
 
-    def get_dummy_inputs(self) -> tuple[torch.Tensor]:
-        """Return an input of one row."""
-        return (torch.zeros(1, sum(self.columns)),)
+    def get_dummy_inputs(self) -> tuple[torch.Tensor, ...]:
+        """Return inputs of one row."""
+        return (torch.zeros(1, sum(self.columns)), *self.memory.values())
 
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        """Return actions. Shape (batch, num_actions)."""
+    def forward(self, obs: torch.Tensor, h_in: torch.Tensor | None = None, c_in: torch.Tensor | None = None) -> Any:  # noqa: ANN401
+        """Return actions, shape (batch, num_actions); of a recurrent model also its memory."""
         parts = [*zip(obs.split(self.columns, dim=1), self.shapes, strict=True)]
         vectors = [part for part, shape in parts if len(shape) == 1]
         images = [part.unflatten(1, shape) for part, shape in parts if len(shape) > 1]
-        return self.network(torch.cat(vectors, dim=1) if vectors else obs[:, :0], *images)
+        memory = [each for each in (h_in, c_in) if each is not None]
+        return self.network(torch.cat(vectors, dim=1) if vectors else obs[:, :0], *images, *memory)
 
 
 def _compare_actions(network: nn.Module, policy: Any, observations: TensorDict, groups: Sequence[str]) -> None:  # noqa: ANN401  Any model.

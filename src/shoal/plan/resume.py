@@ -217,6 +217,15 @@ def _newest_run_with_checkpoint(log_root: str, spec: TaskSpec) -> tuple[RunDir, 
     raise UsageError(f"There is no run with a checkpoint in {experiment.absolute()}: train first, or pass a path.")
 
 
+def with_usual_teacher(config: TrainConfig) -> TrainConfig:
+    """Return a new training with `--teacher shipped`, if it names none and one ships. All ranks have that file."""
+    agent, named = config.agent, (config.teacher, config.resume, config.checkpoint)
+    if not isinstance(agent, DistillationConfig) or any(each is not None for each in named):
+        return config
+    ships = (agent.teacher_task or config.task) in registry.shipped_policies()
+    return replace(config, teacher="shipped") if ships else config
+
+
 def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
     """Return a new training with the network of `--teacher`, and its checkpoint. None without a teacher.
 
@@ -248,6 +257,9 @@ def with_teacher(config: TrainConfig) -> tuple[TrainConfig, Start | None]:
         saved = read_plain_file("--teacher", run.train_yaml, example="<run>/params/train.yaml")
         with refusing(run.train_yaml, "pass another --teacher", "--teacher "):
             config = replace(config, agent=_like_teacher(config, agent, model, saved))
+    elif config.teacher == "shipped":  # Made with the defaults of its task.
+        logger.warning("The teacher is the policy of %s that ships with Shoal.", spec.name)
+        config = replace(config, agent=_like_teacher(config, agent, model, to_plain(spec.defaults())))
     return config, Start(model=str(model.absolute()), mode="teacher")
 
 

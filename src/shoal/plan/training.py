@@ -17,7 +17,7 @@ from shoal.machine.gpus import VisibleGpus
 from shoal.plan.launch import Plan, plan_launch, refuse_unwritable
 from shoal.plan.nodes import Nodes
 from shoal.plan.ranks import Launcher, launcher_of
-from shoal.plan.resume import Start, changes_since, find_start, with_teacher
+from shoal.plan.resume import Start, changes_since, find_start, with_teacher, with_usual_teacher
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.reading import parse_yaml, read_bytes, refusing
 from shoal.tasks import registry
@@ -94,6 +94,7 @@ def plan_training(
         refuse_unknown_groups(config.agent, [each.name for each in fields(observations)])
     if isinstance(config.env, MujocoConfig):
         config.env.engine_on(launch.nodes[0].devices[0])
+    config = with_usual_teacher(config)
     # Rank 0 alone looks for the run and the checkpoint: other ranks may have disks of their own.
     continued, start, iteration, passed_over = find_start(config, spec) if launch.leads else (None, None, 0, [])
     if launch.leads and start is None:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from shoal.config.plain import from_plain
+from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.terms import Command, Obs, Reward
-from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.tasks.manipulation.config import LIFT_CUBE, LIFT_CUBE_DEPTH
 from shoal.tasks.manipulation.task import LiftCube
 
 HOME = np.array([0.0, 0.467, 1.64, 1.034, 0.0, 0.005])
@@ -160,3 +161,24 @@ def test_the_hand_sees_its_speed_and_goal_and_the_reward_is_of_the_object_that_i
         left = np.exp(-np.sum((command[3:6] - data.xpos[chosen]) ** 2) / 0.5**2)
         reach = np.exp(-np.sum((data.xpos[chosen] - site.xpos) ** 2) / 0.3**2)
         np.testing.assert_allclose(task.terms.numpy()[env], [reach * (1.0 + left), left], rtol=1e-4)
+
+
+def test_the_camera_of_the_hand_sees_the_ground_and_the_top_of_a_cube_below_it() -> None:
+    # At rest the hand points down, at 0.35 m and 0.25 m above the ground, and the camera is 0.07 m before it.
+    below = EXACT | {"x": [0.07, 0.07], "in_hand": 0.0}
+    config = from_plain(LIFT_CUBE_DEPTH.undisturbed(), {"events": {"cube": below}})
+    env = WarpVecEnv(LiftCube(config, num_envs=2, device="cpu", seed=3))
+    image = env.reset(seed=7)["camera"]
+    assert image.shape == (2, 1, 32, 32)
+    tilt, half = math.radians(20.0), math.tan(math.radians(40.0))
+    rows, columns = np.mgrid[:32, :32]
+    up, right = (1 - (rows + 0.5) / 16) * half, ((columns + 0.5) / 16 - 1) * half
+    falls = math.cos(tilt) + up * math.sin(tilt)
+    ahead = up * math.cos(tilt) - math.sin(tilt)
+    top = 0.21 / falls
+    is_cube = (np.abs(ahead * top) < 0.02) & (np.abs(right * top) < 0.02)
+    assert 4 < is_cube.sum() < 40
+    wanted = np.where(is_cube, top, 0.25 / falls) / 0.5
+    np.testing.assert_allclose(image[1, 0, :17], wanted[:17], atol=2e-3)
+    assert image[1, 0, 28, 16] < 0.2, "the hand is at the lower edge"
+    assert image[1, 0, 24, 12:20].min() < 0.3, "and the fingers above it"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import mujoco
 import numpy as np
 import pytest
+import torch
 from support.calm import CALM, changed
 from support.ground_probe import probe
 
@@ -14,7 +16,7 @@ from shoal.envs.vec_env import WarpVecEnv
 from shoal.mdp.robots import find_feet
 from shoal.mdp.terms import Obs
 from shoal.mdp.terrain import make_terrain
-from shoal.tasks.quadruped.config import ROUGH
+from shoal.tasks.quadruped.config import DEPTH, ROUGH
 from shoal.tasks.quadruped.task import RoughVelocity
 
 KINDS = ROUGH.terrains
@@ -252,3 +254,18 @@ def test_no_robot_begins_in_the_ground_where_there_is_no_platform() -> None:
     for place in task.qpos.numpy()[:, :3]:
         around = np.column_stack([place[:2] + offsets, np.zeros(25)])
         assert probe(task.state_values["ground"], around)[0][:, 0].max() == pytest.approx(place[2] - 0.29, abs=1e-3)
+
+
+def test_the_camera_looks_down_at_the_ground_ahead_ten_times_a_second() -> None:
+    config = changed(DEPTH.undisturbed(), terrains=["flat"], terrain_levels=1)
+    task = RoughVelocity(config, num_envs=2, device="cpu", seed=1)
+    env = WarpVecEnv(task)
+    image = env.reset(seed=2)["camera"].clone()
+    assert image.shape == (2, 1, 24, 32)
+    height = task.qpos.numpy()[1, 2] + 0.03  # On flat ground, before the robot has moved.
+    up = (1 - (np.arange(24) + 0.5) / 12) * math.tan(math.radians(30.0))
+    depths = height / ((1 - up) * math.sqrt(0.5)) / 2.0
+    np.testing.assert_allclose(image[1, 0], np.tile(depths.clip(max=1.0)[:, None], 32), atol=2e-3)
+    for step in range(1, 6):
+        seen = env.step(torch.zeros(2, env.num_actions))[0]["camera"]
+        assert torch.equal(seen, image) == (step < 5)

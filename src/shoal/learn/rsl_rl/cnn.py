@@ -1,12 +1,17 @@
-"""rsl_rl's model of images, whose convolutions may end in a spatial softmax. Names of weights are mjlab's."""
+"""rsl_rl's model of images, whose convolutions may end in a spatial softmax, and one with a memory behind them.
 
+Names of weights are mjlab's.
+"""
+
+import copy
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from rsl_rl import models
-from rsl_rl.modules import CNN
+from rsl_rl.models.rnn_model import _OnnxRNNModel
+from rsl_rl.modules import CNN, RNN
 from tensordict import TensorDict
 from torch import nn
 
@@ -65,3 +70,45 @@ class CNNModel(models.CNNModel):
             images = [group for group in obs_groups[obs_set] if obs[group].dim() > 2]  # noqa: PLR2004
             cnns = {group: encoder_of(obs[group].shape[1:], cnn_cfg) for group in images}
         super().__init__(obs, obs_groups, obs_set, output_dim, cnn_cfg=cnn_cfg, cnns=cnns, **settings)
+
+
+class RecurrentCNNModel(models.RNNModel, CNNModel):
+    """Convolutions, then recurrent layers of their output and of the other groups, then the perceptron."""
+
+    def __init__(
+        self,
+        *arguments: Any,  # noqa: ANN401  Of rsl_rl's signature.
+        rnn_type: str = "lstm",
+        rnn_hidden_dim: int = 256,
+        rnn_num_layers: int = 1,
+        **settings: Any,  # noqa: ANN401
+    ) -> None:
+        self.latent_dim = rnn_hidden_dim
+        CNNModel.__init__(self, *arguments, **settings)
+        self.rnn = RNN(self.obs_dim + self.cnn_latent_dim, rnn_hidden_dim, rnn_num_layers, rnn_type)
+
+    def get_latent(self, obs: TensorDict, masks: Any = None, hidden_state: Any = None) -> torch.Tensor:  # noqa: ANN401
+        """Return the output of the recurrent layers, of one step or of whole trajectories, which have `masks`."""
+        rows = obs if masks is None else obs.flatten(0, 1)  # Convolutions take no axis of time.
+        latent = CNNModel.get_latent(self, rows).unflatten(0, obs.batch_size)
+        return self.rnn(latent, masks, hidden_state).squeeze(0)
+
+    def as_onnx(self, verbose: bool = False) -> nn.Module:  # noqa: FBT001, FBT002  rsl_rl's signature.
+        """Return an exportable copy, which takes numbers, images and the memory."""
+        del verbose
+        return _Exportable(self)
+
+
+class _Exportable(_OnnxRNNModel):
+    """rsl_rl's exportable recurrent model, whose input are numbers and images."""
+
+    def __init__(self, model: RecurrentCNNModel) -> None:
+        super().__init__(model, verbose=False)
+        self.normalizer, self.obs_normalizer = self.obs_normalizer, nn.Identity()
+        self.cnns = copy.deepcopy(nn.ModuleList(model.cnns[group] for group in model.obs_groups_2d))
+
+    def forward(self, obs: torch.Tensor, *rest: torch.Tensor) -> Any:  # noqa: ANN401  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return actions, shape (batch, num_actions), and the memory. `rest` is the images, then the memory before."""
+        images, memory = rest[: len(self.cnns)], rest[len(self.cnns) :]
+        seen = [cnn(image) for cnn, image in zip(self.cnns, images, strict=True)]
+        return super().forward(torch.cat([self.normalizer(obs), *seen], dim=1), *memory)

@@ -5,18 +5,18 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 
 from dataclasses import replace
 
-from shoal.config import CnnConfig, FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig, ppo
+from shoal.config import FastSacConfig, GrpoConfig, SkrlConfig, SkrlJaxConfig, ppo
+from shoal.config.algorithm import SMALL_CNN
 from shoal.config.skrl import SkrlPpoConfig, SkrlSacConfig, SkrlTd3Config
 from shoal.tasks.cartpole.config import SWINGUP_DEPTH, SWINGUP_MUJOCO, BalanceConfig, SwingupConfig
 from shoal.tasks.registry import TaskSpec
 
 _PPO = ppo(64, 64, steps=64, entropy_coef=0.005, gamma=0.99, lam=0.97, num_mini_batches=8, desired_kl=0.005)
 
-_CNN = CnnConfig(output_channels=(16, 32), kernel_size=(5, 3), stride=(2, 2))
 _DEPTH = replace(
     _PPO,
     obs_groups={"actor": ("policy",), "critic": ("critic",)},
-    actor=replace(_PPO.actor, class_name="CNNModel", obs_normalization=False, cnn=_CNN),
+    actor=replace(_PPO.actor, class_name="CNNModel", obs_normalization=False, cnn=SMALL_CNN),
 )
 
 _SKRL_PPO = SkrlPpoConfig(

@@ -1,4 +1,4 @@
-"""The lifting task as terms. Units are SI: metres, radians, seconds.
+"""The lifting task as terms, and by a camera. Units are SI: metres, radians, seconds.
 
 Names, weights and ranges are those of mjlab 1.6.0's `lift_cube_env_cfg.py`, unless docs/tasks/manipulation.md says
 otherwise.
@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.terms import Action, Command, Done, Event, Metric, Object, Obs, Reward
 
@@ -101,3 +102,26 @@ LIFT_CUBE = task_config(
         "object_height": Metric(f"{_OWN}object_height", **_CUBE),
     },
 )
+
+LIFT_CUBE_DEPTH = LIFT_CUBE.change(
+    # Before the hand, looking along the fingers and 20 degrees back at what is between them.
+    sensors={
+        "wrist": Camera(
+            parent_body="hand",
+            pos=(-0.07, 0.0, 0.0),
+            quat=(0.1228, 0.6964, -0.6964, -0.1228),
+            fovy=80.0,
+            width=32,
+            height=32,
+        )
+    },
+    observations={
+        "policy": {
+            "ee_to_cube": None,
+            "cube_to_goal": None,
+            "goal_position": Obs(f"{_OWN}target_position", site="grasp", command="goal"),
+        },
+        "camera": {"depth": Obs("camera_depth", sensor_name="wrist", cutoff_distance=0.5, noise=0.01)},
+    },
+)
+"""The same for a policy that sees the cube and does not know where it is; the critic's observations serve a teacher."""

@@ -1,7 +1,9 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
-from shoal.config import ppo
-from shoal.tasks.manipulation.config import LIFT_CUBE
+from shoal.config import DistillationConfig, ppo
+from shoal.config.algorithm import SMALL_CNN
+from shoal.config.rsl_rl import student
+from shoal.tasks.manipulation.config import LIFT_CUBE, LIFT_CUBE_DEPTH
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
 
@@ -15,6 +17,21 @@ SPECS = (
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=355_000,
         observation_size=52,
+    ),
+    TaskSpec(
+        name="Arm-Lift-Cube-Depth",
+        summary="The same by a depth camera on the hand, 32 x 32 pixels, taught by a policy of Arm-Lift-Cube.",
+        env=LIFT_CUBE_DEPTH,
+        agent=DistillationConfig(
+            teacher_task="Arm-Lift-Cube",
+            obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
+            student=student("CNNModel", hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
+        ),
+        learner="distillation",
+        num_envs=64,
+        builder="shoal.tasks.manipulation.task:LiftCube",
+        gpu_bytes_per_env=355_000,
+        observation_size=1_073,
     ),
     TaskSpec(
         name="Hand-Reorient-Cube",

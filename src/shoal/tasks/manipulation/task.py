@@ -1,4 +1,4 @@
-"""`Arm-Lift-Cube`: the model."""
+"""`Arm-Lift-Cube` and `Arm-Lift-Cube-Depth`: the model."""
 
 from pathlib import Path
 

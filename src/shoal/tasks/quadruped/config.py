@@ -6,6 +6,7 @@ Names are those of mjlab and Isaac Lab, and so are most weights: the sources of 
 import math
 from typing import Any
 
+from shoal.mdp.cameras import Camera
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Contact, Done, Event, Obs, Reward
 from shoal.mdp.terrain_config import on_terrain
@@ -58,3 +59,20 @@ ROUGH = on_terrain(FLAT, _SCANS, spread=0.3).change(
 )
 BLIND = ROUGH.change(observations={"policy": {"height_scan": None}})
 """Rough terrain, of which the policy observes nothing; the critic's observations serve a teacher."""
+
+DEPTH = BLIND.change(
+    # Before the head, 45 degrees down: the ground from 0.1 to 1.2 m ahead, ten times a second.
+    sensors={
+        "front": Camera(
+            parent_body="trunk",
+            pos=(0.27, 0.0, 0.03),
+            quat=(0.6533, 0.2706, -0.2706, -0.6533),
+            fovy=60.0,
+            width=32,
+            height=24,
+            update_period=0.1,
+        )
+    },
+    observations={"camera": {"depth": Obs("camera_depth", sensor_name="front", cutoff_distance=2.0, noise=0.01)}},
+)
+"""The same with a camera for the policy."""

@@ -5,15 +5,25 @@ Importable without Warp. How the defaults were found is in docs/tasks.md.
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from shoal.config import DistillationConfig, FastSacConfig, ppo
-from shoal.config.rsl_rl import recurrent
+from shoal.config.algorithm import SMALL_CNN
+from shoal.config.rsl_rl import student
 from shoal.mdp.velocity import MIRRORED
-from shoal.tasks.quadruped.config import BLIND, FLAT, ROUGH
+from shoal.tasks.quadruped.config import BLIND, DEPTH, FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ROUGH = ppo(256, 128, 128, privileged=True, desired_kl=0.03, symmetry=MIRRORED)
+
+_MEMORY: dict[str, Any] = {"rnn_type": "gru", "rnn_hidden_dim": 128, "hidden_dims": (128, 128)}
+_BLIND = DistillationConfig(
+    teacher_task="Quadruped-Velocity-Rough",
+    # What the critic observes is what the teacher did, without noise.
+    obs_groups={"student": ("policy",), "teacher": ("critic",)},
+    student=student(**_MEMORY),
+)
 
 _FAST_SAC = FastSacConfig(
     num_steps_per_env=24,
@@ -55,16 +65,28 @@ SPECS = (
         name="Quadruped-Velocity-Rough-Blind",
         summary="Rough ground for a policy that observes none of it, taught by one of Quadruped-Velocity-Rough.",
         env=BLIND,
-        agent=DistillationConfig(
-            teacher_task="Quadruped-Velocity-Rough",
-            # What the critic observes is what the teacher did, without noise.
-            obs_groups={"student": ("policy",), "teacher": ("critic",)},
-            student=replace(recurrent(), rnn_type="gru", rnn_hidden_dim=128, hidden_dims=(128, 128)),
-        ),
+        agent=_BLIND,
         learner="distillation",
         other_agents=(_ROUGH,),
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=203_000,
         observation_size=213,
+    ),
+    _task(
+        name="Quadruped-Velocity-Rough-Depth",
+        summary="Rough ground by a depth camera, 32 x 24 pixels, taught by a policy of Quadruped-Velocity-Rough.",
+        env=DEPTH,
+        agent=replace(
+            _BLIND,
+            obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
+            # A foot treads where the camera has looked before.
+            student=student("CNNModel", cnn=SMALL_CNN, **_MEMORY),
+        ),
+        learner="distillation",
+        num_envs=128,
+        gpu_num_envs=1024,
+        builder="shoal.tasks.quadruped.task:RoughVelocity",
+        gpu_bytes_per_env=203_000,
+        observation_size=981,
     ),
 )
