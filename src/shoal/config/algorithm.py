@@ -124,7 +124,6 @@ class CnnConfig(Config):
         return bool(self.output_channels)
 
     def __post_init__(self) -> None:
-        """Refuse layers without a size, or with two."""
         Config.__post_init__(self)
         for name in ("output_channels", "kernel_size", "stride", "max_pool"):
             given = getattr(self, name)
@@ -165,7 +164,6 @@ class ModelConfig(Config):
     """Convolutions of images. CNNModel only, which needs them."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and a CNNModel without convolutions."""
         Config.__post_init__(self)
         if self.class_name == "CNNModel" and not self.cnn.enabled:
             raise UsageError(
@@ -203,7 +201,6 @@ class RndWeightScheduleConfig(Config):
         return self.mode is not None
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and fields that do not go with the mode."""
         Config.__post_init__(self)
         needed = SCHEDULE_FIELDS[self.mode] if self.mode else ()
         for name in SCHEDULE_FIELDS["linear"]:
@@ -247,7 +244,6 @@ class RndConfig(Config):
     """Step size of the predictor's optimizer, which is Adam (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and a weight without random network distillation."""
         Config.__post_init__(self)
         if self.weight and not self.enabled:
             raise UsageError(
@@ -275,7 +271,6 @@ class SymmetryConfig(Config):
     """Coefficient of that loss (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, symmetry without a function, and its uses without symmetry."""
         Config.__post_init__(self)
         for name in ("use_data_augmentation", "use_mirror_loss"):
             if getattr(self, name) and not self.enabled:
