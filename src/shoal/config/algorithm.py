@@ -20,12 +20,6 @@ Activation = Literal[
 ]
 """Names of activation functions that rsl_rl knows; its "crelu" is torch's CELU."""
 
-RnnType = Literal["lstm", "gru"]
-"""Recurrent cells that rsl_rl knows; it would take any other word for "lstm"."""
-
-StdType = Literal["scalar", "log"]
-"""How a standard deviation is parameterised."""
-
 MODEL_FIELDS = {
     "MLPModel": frozenset[str](),
     "RNNModel": frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"}),
@@ -80,7 +74,7 @@ class DistributionConfig(Config):
     std_range: Annotated[tuple[float, float] | None, _STD_RANGE] = None
     """Least and greatest standard deviation, in units of the action; it is clamped to them.
     Gaussian distributions only; None takes rsl_rl's 1e-6 and 1e6."""
-    std_type: StdType | None = None
+    std_type: Literal["scalar", "log"] | None = None
     """Whether the network holds the standard deviation itself (scalar) or its logarithm (log).
     The values of init_std and std_range are no logarithms in either case.
     Gaussian distributions only; None takes rsl_rl's scalar."""
@@ -154,7 +148,7 @@ class ModelConfig(Config):
     """Whether observations are normalised by their running mean and standard deviation (rsl_rl's default)."""
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     """What the output is drawn from; deterministic unless it names a class (rsl_rl's default)."""
-    rnn_type: RnnType | None = None
+    rnn_type: Literal["lstm", "gru"] | None = None
     """Kind of recurrent cell. RNNModel only; None takes rsl_rl's lstm."""
     rnn_hidden_dim: Annotated[int | None, WIDTH] = None
     """Units of the recurrent state. RNNModel only; None takes rsl_rl's 256."""

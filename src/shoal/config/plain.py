@@ -94,14 +94,9 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
 
 
 def _read(kind: Any, value: object, path: str, current: object = None, *, strict: bool = False) -> Any:  # noqa: ANN401
-    """Return `value` as the type `kind`, or refuse it.
+    """Return the plain value at `path` as the type `kind`, or refuse it.
 
-    Args:
-        kind: An annotation.
-        value: A plain value.
-        path: Its path.
-        current: The template's value.
-        strict: Whether a number must have exactly the type `kind`, to distinguish members of a union.
+    `current` is the template's value. A `strict` number must have exactly that type, to tell members of a union.
     """
     kind = getattr(kind, "__value__", kind)  # A `type` statement of Python 3.12.
     origin: Any = get_origin(kind) or kind
