@@ -169,30 +169,6 @@ def test_a_stage_lasts_its_least_iterations_in_a_resumed_training_too() -> None:
     assert seen == [1, 1, 1, 2, 2, 2, 3, 3, 3]
 
 
-def test_a_stage_ends_with_the_average_of_its_metric_and_not_with_one_lucky_iteration() -> None:
-    # Of the second stage: 0.2, 0.5, 0.3 and, over the last four, 0.3 + (0.7 - 0.3) / 4 = 0.4. Of the third: 0.4.
-    measured = (0.9, 0.2, 0.8, -0.1, math.nan, 0.7, 0.4, 0.4, 0.4, 0.4)
-    task, resumed = (
-        build(
-            curricula={
-                "spins": None,
-                "reach": curriculum(
-                    steps=(), when="Metrics/reached", above=(0.2, 0.4, 0.4), weight=(2.0, 3.0, 4.0), min_iterations=4
-                ),
-            }
-        )
-        for _ in range(2)
-    )
-    seen: list[float] = []
-    for iteration, metric in enumerate(measured):
-        if iteration == 3:
-            WarpVecEnv(resumed).set_curriculum({name: 2 * counts for name, counts in task.curriculum().items()})
-            task = resumed
-        task.follow_metrics({"Metrics/reached": metric})
-        seen.append(task.log["Curriculum/reach/stage"])
-    assert seen == [1, 1, 1, 1, 1, 2, 2, 2, 2, 3]
-
-
 def test_a_training_follows_its_metrics_and_saves_the_stage_with_the_iteration() -> None:
     short = curriculum(steps=(), when="Train/mean_episode_length", above=(0.5, 99.0))
     agent = tiny_agent(obs_groups={"actor": ("policy",), "critic": ("policy",)}, save_interval=1)

@@ -62,9 +62,7 @@ def offered(config: DemoConfig) -> dict[str, Shown]:
 def record(config: DemoConfig) -> Episodes:
     """Write a video of one policy."""
     playing, *_ = next(iter(offered(config).values()))
-    return play(
-        replace(playing, video_path=config.record, video_length=VIDEO_STEPS, video_size=VIDEO_SIZE, episodes=1)
-    )
+    return play(replace(playing, video_path=config.record, video_length=VIDEO_STEPS, video_size=VIDEO_SIZE, episodes=1))
 
 
 def show(config: DemoConfig, print_line: Callable[[str], None]) -> None:

@@ -24,8 +24,6 @@ _CHANGED = {
     "observation_curriculum": ("observations", "observation_name"),
 }
 """The group of what each changes, and the parameter that names it."""
-_KEPT: dict[str, Callable[[float], float]] = {"stages": round, "iterations": round, "scores": float}
-"""What a checkpoint has of curricula that follow a metric, and how its numbers are read."""
 _ENDS = ("_min", "_max")
 """After the name of a range that is logged."""
 
@@ -70,8 +68,6 @@ class Curricula:
         """Stages of the curricula that follow a metric."""
         self.iterations = dict.fromkeys(self.stages, 0)
         """Iterations since these began."""
-        self.scores = dict.fromkeys(self.stages, 0.0)
-        """What their metrics were on average since these began: a moving average over `min_iterations`."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -101,14 +97,10 @@ class Curricula:
             term = self._terms[name]
             score = _score(term)
             found = score(metrics) if score else metrics.get(term.when, math.nan)
-            if math.isnan(found):
-                continue
             ends, sign = (term.above, 1.0) if term.above else (term.below, -1.0)
             self.iterations[name] += 1
-            share = 1.0 / min(self.iterations[name], term.min_iterations)
-            self.scores[name] += share * (found - self.scores[name])
             has_lasted = stage == 0 or self.iterations[name] >= term.min_iterations
-            if has_lasted and stage < len(ends) and sign * self.scores[name] >= sign * ends[stage]:
+            if has_lasted and stage < len(ends) and sign * found >= sign * ends[stage]:  # Never of NaN.
                 self.stages[name], self.iterations[name] = stage + 1, 0
         return self.stages != before
 
@@ -144,20 +136,20 @@ class Curricula:
         task.numbers.assign(numbers)
         task.weights.assign(weights)
 
-    def state(self) -> dict[str, tuple[float, int]]:
+    def state(self) -> dict[str, tuple[int, int]]:
         """Return the steps done and the stages, each with 1, so that sums over all ranks have the number of ranks."""
-        counts: dict[str, float] = {"steps": self.steps}
-        for kind in _KEPT:
+        counts = {"steps": self.steps}
+        for kind in ("stages", "iterations"):
             counts |= {f"{kind}/{name}": count for name, count in getattr(self, kind).items()}
         return {name: (count, 1) for name, count in counts.items()} if self else {}
 
     def restore(self, counts: Mapping[str, Sequence[float]]) -> None:
         """Go on from such sums."""
-        done = {name: counts[name][0] / counts[name][1] for name in self.state() if name in counts}
-        self.steps = round(done.get("steps", self.steps))
-        for kind, number in _KEPT.items():
-            counted = getattr(self, kind)
-            counted.update({name: number(done.get(f"{kind}/{name}", count)) for name, count in counted.items()})
+        done = {name: round(counts[name][0] / counts[name][1]) for name in self.state() if name in counts}
+        self.steps = done.get("steps", self.steps)
+        for kind in ("stages", "iterations"):
+            counted: dict[str, int] = getattr(self, kind)
+            counted.update({name: done.get(f"{kind}/{name}", count) for name, count in counted.items()})
 
 
 def _score(term: CurriculumTerm) -> Callable[[Mapping[str, float]], float] | None:

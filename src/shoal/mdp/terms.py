@@ -184,7 +184,7 @@ class CurriculumTerm(Term):
     below: tuple[float, ...] = ()
     """Largest value of the metric for each of the stages."""
     min_iterations: Annotated[int, at_least(1)] = 1
-    """Iterations that a stage after the first lasts at least, over which its metric is averaged."""
+    """Iterations that a stage after the first lasts at least: a mean over episodes comes late."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,8 +21,7 @@ SPECS = (
             *(128, 128, 128),
             privileged=True,
             # With one of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
-            init_std=0.3,
-            std_range=(0.05, 0.3),
+            init_std=0.4,
             entropy_coef=0.0,
             desired_kl=0.03,
             symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True),

@@ -119,7 +119,7 @@ _CLOCK = {"phase": Obs("gait_phase", period=_PERIOD)}
 def walks(metrics: Mapping[str, float]) -> float:
     """Return 1 or more where episodes are long enough and the command is followed well enough."""
     error, length = metrics.get("Metrics/error_linear_velocity", 9.0), metrics.get("Train/mean_episode_length", 0.0)
-    return min(length / 760, 0.43 / max(error, 0.01))
+    return min(length / 880, 0.43 / max(error, 0.01))
 
 
 def walks_alone(metrics: Mapping[str, float]) -> float:
@@ -144,8 +144,7 @@ G1_FLAT = G1_MJLAB.change(
             **_STEPS,
         )
     },
-    # A noise of 0.5 m/s, as in mjlab, taught a small batch to follow two thirds of the command. Isaac Lab has 0.1.
-    observations={"policy": {**_CLOCK, "base_lin_vel": {"noise": 0.1}}, "critic": _CLOCK},
+    observations={"policy": _CLOCK, "critic": _CLOCK},
     rewards={
         "gait": Reward("feet_gait", weight=2.0, contact="feet", offset={"left.*": 0.0, "right.*": 0.5}, **_STEPS),
         "pose": {"weight": 0.5, "joints": _OTHERS}
@@ -154,7 +153,6 @@ G1_FLAT = G1_MJLAB.change(
             for name, stds in _STDS.items()
         },
         "track_linear_velocity": {"weight": 4.0},
-        "track_closely": Reward("track_linear_velocity", weight=2.0, command="twist", std=0.25),
         "action_rate": {"weight": -0.02},
     },
     events={
@@ -185,8 +183,8 @@ G1_FLAT = G1_MJLAB.change(
             "event_curriculum",
             event_name="push",
             when=walks_alone,
-            above=(-1.0, 1.0, 0.95, 0.9, 0.86),
-            min_iterations=20,
+            above=(-1.0, 1.0, 1.0, 1.0, 1.0),
+            min_iterations=30,
             **{
                 name: tuple((part * least, part * most) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
                 for name, (least, most) in _PUSH.items()
