@@ -20,6 +20,7 @@ from typing import Any
 
 MJLAB_TASK = "Mjlab-Velocity-Flat-Unitree-G1"
 TASK = "G1-Velocity-Flat"
+"""Its builder; the configuration is `G1_MJLAB`, without steps by a clock."""
 SIDES = {
     "Shoal, MuJoCo's C engine": "mujoco",
     "Shoal, MuJoCo Warp": "mjwarp",
@@ -55,10 +56,11 @@ def shoal_env(num_envs: int, engine: str) -> Any:  # noqa: ANN401  As above.
     from dataclasses import replace
 
     from shoal.envs.vec_env import WarpVecEnv
+    from shoal.tasks.humanoid.velocity import G1_MJLAB
     from shoal.tasks.registry import resolve
 
-    spec = resolve(TASK)
-    return WarpVecEnv(spec.build(replace(spec.env, engine=engine), num_envs=num_envs, device="cpu", seed=0))
+    config = replace(G1_MJLAB, engine=engine)
+    return WarpVecEnv(resolve(TASK).build(config, num_envs=num_envs, device="cpu", seed=0))
 
 
 def step(side: str, num_envs: int, seconds: float) -> None:

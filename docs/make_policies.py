@@ -41,33 +41,47 @@ class Recipe:
     """How a policy is made."""
 
     task: str
+    name: str = ""
+    """Of the policy. Default: the task's."""
     env: dict[str, Any] = field(default_factory=dict[str, Any])
     """Fields of the environment that are not the task's defaults."""
-    iterations: int | None = None
-    """Length of the training. None: the task's."""
+    training: tuple[str, ...] = ()
+    """Other flags of the training."""
 
     def flags(self) -> list[str]:
         """Return the flags of the environment."""
         return [word for name, value in self.env.items() for word in (f"--env.{name.replace('_', '-')}", str(value))]
 
 
-def _plain(*tasks: str) -> dict[str, Recipe]:
-    return {task: Recipe(task=task) for task in tasks}
-
-
-RECIPES = (
-    _plain("Quadruped-Velocity-Flat", "Quadruped-Velocity-Rough")
-    | {"Go2-Velocity-Flat": Recipe(task="Quadruped-Velocity-Flat", env={"robot": "go2"}, iterations=600)}
-    | _plain("Arm-Lift-Cube", "Hand-Reorient-Cube", "Humanoid-Tracking-Flat", "Cartpole-Swingup")
-)
+_FEW = ("--num-envs", "256")
+"""With fewer environments, and so more updates, a policy learns in fewer steps."""
+RECIPES = {
+    each.name or each.task: each
+    for each in (
+        Recipe(task="Quadruped-Velocity-Flat"),
+        Recipe(
+            task="Quadruped-Velocity-Rough",
+            training=(*_FEW, "--agent.algorithm.desired-kl", "0.03", "--max-iterations", "1500"),
+        ),
+        Recipe(
+            name="Go2-Velocity-Flat",
+            task="Quadruped-Velocity-Flat",
+            env={"robot": "go2"},
+            training=("--max-iterations", "600"),
+        ),
+        Recipe(task="Arm-Lift-Cube"),
+        Recipe(task="Hand-Reorient-Cube"),
+        Recipe(task="Humanoid-Tracking-Flat", training=(*_FEW, "--max-iterations", "600")),
+        Recipe(task="Cartpole-Swingup"),
+    )
+}
 """The policies by name, in the order of the menu."""
 
 
 def make(name: str, recipe: Recipe, folder: Path, logs: Path) -> dict[str, Any]:
     """Train a policy, unless `logs` has its run, write its file, and return its entry of the manifest."""
     spec = registry.resolve(recipe.task)
-    words = ["train", recipe.task, "--seed", str(SEED), *recipe.flags()]
-    words += [] if recipe.iterations is None else ["--max-iterations", str(recipe.iterations)]
+    words = ["train", recipe.task, "--seed", str(SEED), *recipe.flags(), *recipe.training]
     log_root = logs / name
     if not log_root.is_dir():
         _shoal(*words, "--log-root", str(log_root))

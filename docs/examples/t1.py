@@ -14,9 +14,10 @@ from shoal import mdp, registered
 HEAD, ARMS = ".*Head.*", ".*(Shoulder|Elbow|Wrist|Hand).*"
 TORQUE = {HEAD: 7.0, ARMS: 18.0, ".*Hip_(Pitch|Roll)": 45.0, ".*Hip_Yaw|Waist": 30.0, ".*Knee.*": 65.0}
 TORQUE |= {".*Ankle_Pitch": 24.0, ".*Ankle_Roll": 15.0}
+SCALE = {".*(Hip|Knee|Ankle).*": 0.4, "Waist": 0.15, f"{HEAD}|{ARMS}": 0.1}
+"""How far actions move the targets of joints [rad]."""
 REST = {"Waist": 0.2, HEAD: 0.1, ".*(Shoulder|Elbow).*": 0.15, ".*(Wrist|Hand).*": 0.3}
-WALKING = {".*Hip_Pitch": 0.3, ".*Hip_(Roll|Yaw)": 0.15, ".*Knee.*": 0.35, ".*Ankle_Pitch": 0.25, ".*Ankle_Roll": 0.1}
-RUNNING = {".*Hip_Pitch": 0.5, ".*Hip_(Roll|Yaw)": 0.2, ".*Knee.*": 0.6, ".*Ankle_Pitch": 0.35, ".*Ankle_Roll": 0.15}
+WALKING, RUNNING = ({".*Hip_(Roll|Yaw)": hips, ".*Ankle_Roll": ankles} for hips, ankles in ((0.15, 0.1), (0.2, 0.15)))
 """How far joints may be from the pose [rad]."""
 HEIGHT: dict[str, Any] = {"target_height": 0.14}
 """Of a foot's body in a step [m]; its sole is 4 cm below."""
@@ -31,7 +32,7 @@ CONFIG = G1.env.change(
     damping={f"{HEAD}|{ARMS}": 0.5, ".*(Hip|Knee).*|Waist": 5.0, ".*Ankle.*": 3.0},
     effort_limit=TORQUE,
     armature={".*": 0.01},
-    actions={"joint_pos": {"scale": 0.25}},
+    actions={"joint_pos": {"scale": SCALE}},
     sensors={"root_angmom": mdp.Sensor("subtreeangmom", subtree="Trunk")},
     contacts={
         "feet": mdp.Contact(bodies="(left|right)_foot_link", secondary_body="world"),

@@ -56,7 +56,6 @@ EXCEPTIONS = {
     "plan/environment_parity.py path.read_bytes": PACKAGED,
     "plan/received.py json.loads": MESSAGE,
     "procfs.py Path(f'/proc/{pid}/stat').read_text": KERNEL,
-    "sim/nan/replay.py json.loads": MESSAGE,
     "sim/render/trajectory.py np.load": SCRATCH,
     "sim/engines/model_copies.py mujoco.MjSpec.from_file": "MJCF or URDF: the same",
     "sim/render/marks.py json.loads": SCRATCH,

@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from copy import copy
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mujoco
@@ -255,7 +256,8 @@ def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_
 def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> None:
     slow = {"eye": {"update_period": 0.012}, "watch": {"update_period": 0.013}}  # Two steps of 6 ms.
     task: Any = Looking(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
-    env, traced = WarpVecEnv(task), [trace.__self__._context.depth_data for trace in task.tracers]
+    cameras = [trace.__self__ for trace in task.tracers if hasattr(trace.__self__, "trace")]
+    env, traced = WarpVecEnv(task), [camera._context.depth_data for camera in cameras]
     observations = env.reset(seed=1)
     task.episode_length.assign(np.arange(ENVS))  # Episodes begin anew in different steps.
     drawn = 0
@@ -281,6 +283,33 @@ def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> N
         env.put_rows(rows)
         found += [env.step(torch.ones(ENVS, 1))[0].clone() for _ in range(3)]
     assert all((one == other).all() for one, other in zip(after, again, strict=True))
+
+
+def test_cameras_and_rays_of_the_same_geoms_share_a_tree_that_is_fitted_once_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray = mdp.RayCast("grid", size=(0.0, 0.0), direction=(0.8, 0.0, -0.6), body="head", include_geom_groups=(0, 5))
+    changes: Any = {"watch": {"enabled_geom_groups": (0, 1)}, "ray": ray}  # No geom is in the groups 1, 2 and 5.
+    observed = {"policy": {"position": None, "ray": mdp.Obs("ray_distances", sensor_name="ray")}}
+    config = CONFIG.change(engine="mujoco", sensors=changes, observations=observed)
+    task, fitted = Looking(config, num_envs=ENVS, device="cpu", seed=0), list[Any]()
+    env = WarpVecEnv(task)
+    env.reset(seed=1)
+    tracing = import_module("shoal.sim.engines.tracing")
+    refit = tracing.mjw.refit_bvh
+    monkeypatch.setattr(tracing.mjw, "refit_bvh", lambda *given: fitted.append(refit(*given)))
+    for trace in task.tracers:
+        trace()
+    assert len(fitted) == 1
+    observations = env.step(torch.ones(ENVS, 1))[0]
+    for row in range(ENVS):
+        views = seen(task, row, "eye", EYES["eye"]), seen(task, row, "fixed", config.terms("sensors")["watch"])
+        for image, view in zip((observations["image"][row, 0], observations["watch"][row, 0]), views, strict=True):
+            np.testing.assert_allclose(image * FAR, np.clip(view.depth, 0.01, FAR), rtol=0, atol=1e-5)
+        model, data, head = views[0].model, views[0].data, views[0].data.body("head")
+        ray, groups = head.xmat.reshape(3, 3) @ (0.8, 0.0, -0.6), np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)
+        distance = mujoco.mj_ray(model, data, head.xpos, ray, groups, 1, head.id, np.zeros(1, dtype=np.int32), None)
+        np.testing.assert_allclose(observations["policy"][row], distance, rtol=0, atol=1e-5)
 
 
 def test_the_last_image_of_an_episode_is_that_before_the_reset() -> None:

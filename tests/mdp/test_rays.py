@@ -132,9 +132,38 @@ def test_rays_hit_what_those_of_mujoco_hit_in_every_pattern_and_alignment(env: W
         observations, _, _, _ = env.step(torch.ones(ENVS, 1))
 
 
+def tracers(task: Any) -> list[Any]:
+    """Return what casts rays, without what fits trees of geoms to where they are."""
+    return [trace.__self__ for trace in task.tracers if hasattr(trace.__self__, "trace")]
+
+
 def test_rays_that_no_term_observes_are_not_cast(env: WarpVecEnv) -> None:
-    task: Any = env.task
-    assert len(task.tracers) == len(RAYS)
+    assert len(tracers(env.task)) == len(RAYS)
+
+
+def test_rays_are_cast_when_an_episode_begins_and_then_in_each_period() -> None:
+    slow = {"scan": {"update_period": 0.012}, "eye": {"update_period": 0.013}}  # Two steps of 6 ms.
+    task: Any = Feeling(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
+    env = WarpVecEnv(task)
+    observations = env.reset(seed=1)
+    task.episode_length.assign(np.arange(ENVS))  # Episodes begin anew in different steps.
+    cast, at = 0, 0
+    columns = {name: slice(at, at := at + count) for name, count in task.observation_terms["policy"].items()}
+    for _ in range(8):
+        before = observations["policy"]
+        observations, _, _, _ = env.step(torch.ones(ENVS, 1))
+        for row, age in enumerate(task.age.numpy()):
+            is_due = age % 2 == 0
+            found = [any(each._found.numpy()[row] >= 0.0) for each in tracers(task)]
+            assert found == [is_due, True, is_due, True]
+            for name, part in columns.items():
+                seen = observations["policy"][row, part]
+                if is_due or name not in slow:
+                    np.testing.assert_allclose(seen, hits(task, row, name)[0], rtol=0, atol=1e-5)
+                else:
+                    torch.testing.assert_close(seen, before[row, part], rtol=0, atol=0)
+            cast += is_due
+    assert cast == 4 + 4 + 5  # Their ages are 1 2 3 4 0 1 2 3, 1 2 3 0 1 2 3 4 and 1 2 0 1 2 3 4 0.
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

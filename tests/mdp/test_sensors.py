@@ -340,13 +340,14 @@ IN_XML = """<sensor><gyro site="imu"/><accelerometer site="imu"/><framequat objt
   <framepos objtype="xbody" objname="ball" cutoff="0.2"/></sensor></mujoco>"""
 
 
-def test_declared_sensors_are_those_of_mjcf() -> None:
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjwarp", marks=pytest.mark.soak)])
+def test_declared_sensors_are_those_of_mjcf(engine: Any) -> None:
     shown = {"policy": dict.fromkeys(CONFIG.terms("observations")["policy"].__dataclass_fields__), "slots": None}
     shown["policy"] |= {name: mdp.Obs("builtin_sensor", sensors=name) for name in SENSORS}
     config = CONFIG.change(
         sensors=SENSORS, contacts=dict.fromkeys(CONTACTS), observations=shown, rewards={"many": None}
     )
-    task = placed("mujoco", config)
+    task = placed(engine, config)
     model = mujoco.MjModel.from_xml_string(MODEL.replace("</mujoco>", IN_XML))
     data = mujoco.MjData(model)
     for env in range(ENVS):

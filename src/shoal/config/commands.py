@@ -78,7 +78,6 @@ class PlayConfig(PolicyConfig):
     """Index of a visible GPU, or `None` for the CPU. `auto` is GPU 0 if there is one, else the CPU."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags that contradict each other."""
         FlagsConfig.__post_init__(self)
         if self.viewer is not None and self.counts:
             raise UsageError(
@@ -174,7 +173,6 @@ class RunsConfig(LogRootFlags):
     """Print JSON instead of a table."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags of the list for one run."""
         FlagsConfig.__post_init__(self)
         if self.run is not None and (self.task is not None or self.sort != "age" or self.limit is not None):
             raise UsageError(f"--run {self.run} lists checkpoints, not runs: leave the task, --sort and --limit out.")
@@ -270,7 +268,6 @@ class DoctorConfig(NodeFlags):
     """Print the findings as JSON instead of a table."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags that need --hosts."""
         NodeFlags.__post_init__(self)
         if self.interface is not None and not self.hosts:
             raise UsageError(

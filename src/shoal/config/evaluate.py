@@ -79,7 +79,6 @@ class EvaluateConfig(PoliciesConfig):
     """Print the jobs and stop."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags that contradict each other."""
         LaunchConfig.__post_init__(self)
         if self.num_steps is not None and self.num_episodes is not None:
             raise UsageError("--num-steps and --num-episodes exclude each other: pass one of them.")
@@ -175,7 +174,6 @@ class JobEntry(JobSettings):
     """Add a job `<name>-control` to each, with the same environments and zero actions."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and two lengths."""
         Config.__post_init__(self)
         if self.num_steps is not None and self.num_episodes is not None:
             raise UsageError(

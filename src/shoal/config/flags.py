@@ -8,12 +8,10 @@ Whether nodes exist, and are alike, is checked when they are reached.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 from shoal.config.checks import FlagsConfig, Source, at_least
 from shoal.errors import UsageError
-
-_SLURM = "slurm"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,20 +65,23 @@ class NodeFlags(FlagsConfig):
     """Network interface between workers of several nodes. Default: the one that leads to node 0."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and names that `ssh` cannot take."""
         FlagsConfig.__post_init__(self)
         if self.ssh_config is not None and not self.hosts:
-            _refuse(
-                "--ssh-config was passed without --hosts, so nothing is reached by ssh", "pass --hosts too, or neither"
+            raise UsageError(
+                "--ssh-config was passed without --hosts, so nothing is reached by ssh: pass --hosts too, or neither."
             )
         twice = sorted({host for host in self.hosts if self.hosts.count(host) > 1})
         if twice:
-            _refuse(f"--hosts names {twice[0]} more than once", "name each node once; --nproc-per-node adds workers")
+            raise UsageError(
+                f"--hosts names {twice[0]} more than once: name each node once; --nproc-per-node adds workers."
+            )
         odd = next((host for host in self.hosts if not host or host.startswith("-") or not host.isprintable()), None)
         if odd is not None:
-            _refuse(f"--hosts names {odd!r}, which is no name of a node", "pass names or addresses, as ssh takes them")
-        if _SLURM in self.hosts and len(self.hosts) > 1:
-            _refuse("--hosts slurm stands for all nodes of the allocation", "pass it alone, or names alone")
+            raise UsageError(
+                f"--hosts names {odd!r}, which is no name of a node: pass names or addresses, as ssh takes them."
+            )
+        if "slurm" in self.hosts and len(self.hosts) > 1:
+            raise UsageError("--hosts slurm stands for all nodes of the allocation: pass it alone, or names alone.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +95,9 @@ class LaunchConfig(LogRootFlags, NodeFlags, WorkerFlags, TaskFlags):
     The environment variable TORCHRUNX_LOG_DIR overrides this flag."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and nodes that a dry run does not reach."""
         NodeFlags.__post_init__(self)
         if self.hosts and getattr(self, "dry_run", False):
-            _refuse(
-                "--dry-run connects to no node, so it has no plan for --hosts",
-                f"run `shoal doctor --hosts {' '.join(self.hosts)}`, which does",
+            raise UsageError(
+                "--dry-run connects to no node, so it has no plan for --hosts: run `shoal doctor --hosts "
+                f"{' '.join(self.hosts)}`, which does."
             )
-
-
-def _refuse(fact: str, remedy: str) -> NoReturn:
-    raise UsageError(f"{fact}: {remedy}.")

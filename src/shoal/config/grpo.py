@@ -47,7 +47,6 @@ class GrpoConfig(AgentConfig):
     """The policy network."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and networks that GRPO does not train."""
         AgentConfig.__post_init__(self)
         if self.actor.class_name in {"RNNModel", "CNNModel"} or not self.actor.distribution.enabled:
             raise UsageError(

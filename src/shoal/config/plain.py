@@ -94,20 +94,15 @@ def from_plain(template: T | type[T], mapping: object, path: str = "") -> T:
 
 
 def _read(kind: Any, value: object, path: str, current: object = None, *, strict: bool = False) -> Any:  # noqa: ANN401
-    """Return `value` as the type `kind`, or refuse it.
+    """Return the plain value at `path` as the type `kind`, or refuse it.
 
-    Args:
-        kind: An annotation.
-        value: A plain value.
-        path: Its path.
-        current: The template's value.
-        strict: Whether a number must have exactly the type `kind`, to distinguish members of a union.
+    `current` is the template's value. A `strict` number must have exactly that type, to tell members of a union.
     """
     kind = getattr(kind, "__value__", kind)  # A `type` statement of Python 3.12.
     origin: Any = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return _read_union(kind, value, path, current)
-    if _is_config(origin):
+    if is_dataclass(origin):
         template: Any = current if isinstance(current, origin) else origin
         return value if isinstance(value, origin) else from_plain(template, value, path)
     if origin in (tuple, list, dict, Mapping):
@@ -178,16 +173,11 @@ def _words(kind: Any) -> str:  # noqa: ANN401
     if origin in (tuple, list):
         count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
         return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
-    if origin in (dict, Mapping) or _is_config(origin):
-        return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
+    if origin in (dict, Mapping) or is_dataclass(origin):
+        return f"a mapping with the fields of {origin.__name__}" if is_dataclass(origin) else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):
         members = list(origin.__members__)
     return f"one of {', '.join(map(repr, members))}" if members else _WORDS.get(kind, f"of the type {kind}")
-
-
-def _is_config(kind: object) -> bool:
-    """Whether an annotation is a dataclass."""
-    return isinstance(kind, type) and is_dataclass(kind)
 
 
 def _join(path: str, name: str) -> str:

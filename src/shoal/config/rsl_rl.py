@@ -54,7 +54,6 @@ class RslRlConfig(AgentConfig):
     """The value network."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and parts that do not fit together."""
         Config.__post_init__(self)
         if not self.actor.distribution.enabled and not is_custom(self.actor.class_name):
             raise UsageError(
@@ -196,7 +195,6 @@ class DistillationConfig(AgentConfig):
     """The teacher's network. Where `--teacher` is of a run, it is that run's."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and steps that no gradient would come from."""
         Config.__post_init__(self)
         steps, length = self.num_steps_per_env * self.algorithm.num_learning_epochs, self.algorithm.gradient_length
         if steps % length:

@@ -28,7 +28,6 @@ class Parameter(Config):
     """All values, instead of a range."""
 
     def __post_init__(self) -> None:
-        """Refuse what is neither a range nor choices."""
         Config.__post_init__(self)
         if self.choices:
             if (self.low, self.high, self.step, self.log) != (None, None, None, False):

@@ -79,7 +79,6 @@ class TrainConfig(LaunchConfig):
     """The learner."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range, and flags that contradict each other."""
         LaunchConfig.__post_init__(self)
         if self.eval_interval and self.agent.save_interval % self.eval_interval:
             raise UsageError(

@@ -25,6 +25,7 @@ from shoal.plan.ranks import Rank
 from shoal.plan.rundir import RunDir
 from shoal.timing import BEAT_S, STATUS_ANSWER_S, STATUS_LINGER_S, STATUS_READ_S, STATUS_REFRESH_S
 
+_STATUS = "shoal/status"
 _CAUSES = "shoal/causes"
 """Counts failures that are not secondary, in the order in which the store received them: no clock matters."""
 
@@ -163,7 +164,7 @@ class TcpStatusStore(StatusStore):
 
     def _exchange(self, store: SignedStore, *, read_others: bool) -> None:
         """Write this rank's status, check that the store answers, and read the first failure and, if due, all ranks."""
-        own, unsent = _key(self.rank.rank), list(self._unsent)
+        own, unsent = f"{_STATUS}/{self.rank.rank}", list(self._unsent)
         store.set(own, json.dumps([self._own and asdict(self._own), self._record and asdict(self._record)]))
         for record in unsent:
             if record.ending == "failed" and not record.is_secondary:
@@ -182,7 +183,7 @@ class TcpStatusStore(StatusStore):
             self._read_all(store)
 
     def _read_all(self, store: SignedStore) -> None:
-        keys = {rank: _key(rank) for rank in range(self.rank.world_size) if rank not in self._ended}
+        keys = {rank: f"{_STATUS}/{rank}" for rank in range(self.rank.world_size) if rank not in self._ended}
         if not store.raw.check(list(keys.values())):  # Some have not begun.
             keys = {rank: key for rank, key in keys.items() if store.raw.check([key])}
         for (rank, _), text in zip(keys.items(), store.get_all(list(keys.values())), strict=True):
@@ -193,7 +194,3 @@ class TcpStatusStore(StatusStore):
                 self._ended.add(rank)
             if record and self.rank.rank == 0 and rank != 0:  # The run directory, which is here, has all records.
                 write_exit_record(self.run, ExitRecord(**record))
-
-
-def _key(rank: int) -> str:
-    return f"shoal/status/{rank}"

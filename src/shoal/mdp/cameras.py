@@ -10,7 +10,15 @@ _ANGLE = Rule("be above 0 and below 180", lambda angle: 0.0 < angle < 180.0)  # 
 
 
 @dataclass(frozen=True, kw_only=True)
-class CameraTerm(SensorTerm):
+class TracedTerm(SensorTerm):
+    """Base of cameras and rays."""
+
+    update_period: Annotated[float, at_least(0)] = 0.0
+    """Time from one image or cast to the next [s], in whole steps; 0 for one in each step. Episodes begin with one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraTerm(TracedTerm):
     """A camera whose images are observed: one of the model, or one that is added to it."""
 
     camera_name: str = ""
@@ -27,8 +35,6 @@ class CameraTerm(SensorTerm):
     """Columns of the image."""
     height: Annotated[int, at_least(1)] = 120
     """Rows of the image."""
-    update_period: Annotated[float, at_least(0)] = 0.0
-    """Time from one image to the next [s], rounded to whole steps; 0 for an image in each. Episodes begin with one."""
     enabled_geom_groups: tuple[int, ...] = (0, 1, 2)
     """Groups of the geoms that it sees."""
     use_textures: bool = True
@@ -43,7 +49,7 @@ def Camera(**params: Value) -> CameraTerm:  # noqa: N802  A declaration reads as
 
 
 @dataclass(frozen=True, kw_only=True)
-class RayCastTerm(SensorTerm):
+class RayCastTerm(TracedTerm):
     """Rays of a pattern of `shoal.mdp.ray_patterns`, from each of some bodies, sites or geoms."""
 
     counts: ClassVar[bool] = True

@@ -147,27 +147,26 @@ def add_sensors(spec: mujoco.MjSpec, config: TermsConfig) -> None:
 
 
 def build_tracers(binder: Binder, engine: Engine, age: wp.array, step_dt: float) -> list[Callable[[], None]]:
-    """Return what traces the cameras and rays that terms observe, before the engine starts.
+    """Return what traces the cameras and rays that terms observe, in this order, before the engine starts.
 
     `age` are the steps of each environment's episode, (num_envs,), and `step_dt` is the length of one [s].
     """
     if not (binder.images or binder.rays):
         return []
-    from shoal.sim.engines.tracing import TracedCamera, TracedRays  # Slow to import.
+    from shoal.sim.engines.tracing import Scene, TracedCamera, TracedRays  # Slow to import.
 
     model, made = binder.names.model, list[Callable[[], None]]()
+    scene = Scene(engine, model, age, step_dt)
     for name, images in binder.images.items():
         term, rule = binder.cameras[name], Takes("camera", is_one=True)
         _check_groups(f"sensors.{name}.enabled_geom_groups", term.enabled_geom_groups, model)
         index, _ = binder.selection(f"sensors.{name}.camera_name", rule, term.camera_name or name)
-        period = max(1, round(term.update_period / step_dt))
-        camera = TracedCamera(engine, model, term, camera=int(index), images=images, age=age, period=period)
-        made.append(camera.trace)
+        made.append(TracedCamera(scene, term, camera=int(index), images=images).trace)
     for name, (frames, hits) in binder.rays.items():
         term = binder.ray_casts[name]
         _check_groups(f"sensors.{name}.include_geom_groups", term.include_geom_groups, model)
-        made.append(TracedRays(engine, model, term, frames=frames, hits=hits).trace)
-    return made
+        made.append(TracedRays(scene, term, frames=frames, hits=hits).trace)
+    return [scene.refit, *made]
 
 
 def _check_groups(path: str, groups: tuple[int, ...], model: mujoco.MjModel) -> None:

@@ -159,8 +159,9 @@ def counted_in_return(env: BaseEnvConfig) -> dict[str, Any]:
 
 
 def flag_words(changed: Mapping[str, Any]) -> str:
-    """Return the flags that set these fields, as one would type them."""
-    return " ".join(_word(word) for name, value in changed.items() for word in words_of(name, value))
+    """Return the flags that set these fields, as one would type them; for a text of several lines three dots."""
+    words = (word for name, value in changed.items() for word in words_of(name, value))
+    return " ".join("..." if "\n" in word else join_command([word]) for word in words)
 
 
 def words_of(field: str, value: object) -> list[str]:
@@ -173,8 +174,3 @@ def words_of(field: str, value: object) -> list[str]:
         value = [each for pair in cast("dict[object, object]", value).items() for each in pair]
     values = cast("list[object]", value if isinstance(value, list | tuple) else [value])
     return [f"--{name}", *map(str, values)]
-
-
-def _word(word: str) -> str:
-    """Return one word as it is typed; of a text of several lines, such as rl_games' file, three dots."""
-    return "..." if "\n" in word else join_command([word])

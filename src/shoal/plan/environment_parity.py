@@ -74,13 +74,12 @@ def differences(here: Fingerprint, there: Fingerprint) -> list[str]:
 def refuse_differences(here: Fingerprint, others: Sequence[Fingerprint]) -> None:
     """Refuse machines that differ from this one, with all differences."""
     unlike = {other.host: found for other in others if (found := differences(here, other))}
-    if not unlike:
-        return
-    raise UsageError(
-        f"Node {', '.join(unlike)} differs from {here.host}, where this was started, in what is listed above: install "
-        "the same versions and the same code on all nodes, or let them share one directory.",
-        details="\n".join(f"Node {host}: {each}." for host, found in unlike.items() for each in found),
-    )
+    if unlike:
+        raise UsageError(
+            f"Node {', '.join(unlike)} differs from {here.host}, where this was started, in what is listed above: "
+            "install the same versions and the same code on all nodes, or let them share one directory.",
+            details="\n".join(f"Node {host}: {each}." for host, found in unlike.items() for each in found),
+        )
 
 
 def _files_of(package: str) -> dict[str, str]:

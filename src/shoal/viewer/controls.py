@@ -67,7 +67,7 @@ class ControlPanel:
             boxes = [gui.add_checkbox(name, initial_value=False) for name in ("Collision shapes", "Frames")]
             self._collisions, self._frames = boxes
             self.forces = gui.add_checkbox("Contact forces", initial_value=False, visible=limits is not None)
-            self.scan = gui.add_checkbox("Height scan", initial_value=False, visible=scans)
+            self.scan = gui.add_checkbox("Height scan", initial_value=True, visible=scans)
             self.efforts = gui.add_checkbox("Actuator forces", initial_value=False, visible=bool(limits))
             self._efforts, self._limits = gui.add_html(""), limits or {}
             self._images = {

@@ -142,18 +142,18 @@ def replayed_by_command(dump: Dump, directory: Path) -> None:
 def test_a_model_that_breaks_mujoco_ends_in_a_sentence(dump: Dump, tmp_path: Path) -> None:
     model = load_scene(dump.model)
     model.body_treeid[...] = 1 << 27  # MuJoCo does not check it, and looks far outside of its memory.
-    with pytest.raises(UsageError, match=r"diverged\.npz could not be replayed \(killed by SIG(SEGV|BUS)\)"):
+    with pytest.raises(UsageError, match=r"diverged\.npz could not be replayed \(killed by SIG(SEGV|BUS)"):
         replayed_by_command(replace(dump, model=save_scene(model)), tmp_path)
 
 
 def test_a_model_that_mujoco_refuses_is_refused(dump: Dump, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"could not be replayed \(ValueError: .*mj_loadModel"):
+    with pytest.raises(UsageError, match=r"could not be replayed \(.*: ValueError: .*mj_loadModel"):
         replayed_by_command(replace(dump, model=dump.model[: len(dump.model) // 2]), tmp_path)
 
 
 def test_a_replay_that_does_not_end_is_ended(dump: Dump, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shoal.commands.replay._MOST_S", 0.1)
-    with pytest.raises(UsageError, match=r"could not be replayed \(it took longer than 0 s\)"):
+    with pytest.raises(UsageError, match=r"could not be replayed \(it did not end within 0\.1 s\)"):
         replayed_by_command(dump, tmp_path)
 
 

@@ -50,7 +50,7 @@ _STARTING = {
 _REACHING = {"socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendto"}
 
 _CHILDREN = {
-    ("-m", "shoal.sim.nan.replay"): "`shoal replay` steps a model in a process of its own, because it may crash",
+    ("shoal.checks.probe", "shoal.sim.nan.replay:replay_file"): "`shoal replay`: a model may crash MuJoCo",
     ("git", "config"): "a run asks git for settings that would start programs, to turn them off",
     ("git", "rev-parse"): "a run records the commit of the working directory",
     ("uname", "-p"): "Python asks it for the processor",

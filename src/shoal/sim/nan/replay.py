@@ -1,16 +1,12 @@
 """Replay of a diverged environment with MuJoCo's C engine: every physics step is inspected.
 
-`python -m shoal.sim.nan.replay FILE ENV` prints one as JSON: MuJoCo does not check the model in a file, and may crash.
-
 Each step starts from the recorded state, so that differences between engines do not add up. Where both engines
 are MuJoCo C, the recorded states and so the whole trajectory are reproduced to the last bit.
 """
 
-import json
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import mujoco
 import numpy as np
@@ -73,14 +69,13 @@ class Replay:
     differs_in: int | None
     """The first step with a larger difference, if there is one."""
 
-    def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self) | {"positions": self.positions.tolist()})
+    def to_plain(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return asdict(self) | {"positions": self.positions.tolist()}
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the result of `to_json`."""
-        fields = json.loads(text)
+    def from_plain(cls, fields: dict[str, Any]) -> Self:
+        """Return the replay of which `to_plain` made these."""
         fields["steps"] = tuple(Step(**each) for each in fields["steps"])
         fields["fault"] = fields["fault"] and FirstFault(**fields["fault"])
         return cls(**fields | {"positions": np.array(fields["positions"])})
@@ -203,6 +198,8 @@ def _joint(model: mujoco.MjModel, joint: int, component: int) -> str:
     return title if named.qpos0.size == 1 else f"{title}, number {component}"
 
 
-if __name__ == "__main__":
-    _dump = read_dump(Path(sys.argv[1]))
-    sys.stdout.write(replay(_dump, _dump.find(int(sys.argv[2]))).to_json())
+def replay_file(asked: list[Any]) -> dict[str, Any]:
+    """Replay a file and one of its environments, for `Probe`: MuJoCo does not check the model in it, and may crash."""
+    file, env = asked
+    dump = read_dump(Path(file))
+    return replay(dump, dump.find(env)).to_plain()

@@ -1,9 +1,14 @@
-"""`G1-Velocity-Flat` and `-Rough` as terms: names, weights and ranges are those of mjlab 1.6.0's tasks of these names.
+"""`G1-Velocity-Flat` and `G1-Velocity-Rough`, after mjlab 1.6.0's tasks of these names.
 
-The model is plain MJCF in mjlab's package; its motors are described there in Python, so their numbers stand here.
+`G1_MJLAB` and `G1_ROUGH` have their names, weights and ranges. The model is plain MJCF in mjlab's package; its motors
+are described there in Python, so their numbers stand here. With so much alone a small batch learns to stand
+(docs/learning.md). The legs of `G1_FLAT` step by a clock, and it is held upright at first, so that it walks from the
+first minute on; this help is taken away as far as it walks without, and then pushes grow.
 """
 
 import math
+import re
+from collections.abc import Mapping
 from typing import Any
 
 from shoal.mdp.config import RobotConfig, task_config
@@ -43,7 +48,12 @@ _STDS["std_running"] = _RUNNING | _SWINGING | {".*wrist.*": 0.3}
 _MEASURED = {"joint_pos": Obs("joint_pos_rel", joints=ALL, biased=True, noise=0.01)}
 _SOLES = "(left|right)_ankle_roll_link"
 _COM = {"x": (-0.025, 0.025), "y": (-0.025, 0.025), "z": (-0.03, 0.03)}
-_PUSH = dict.fromkeys("xy", (-0.5, 0.5)) | dict.fromkeys(("roll", "pitch"), (-0.52, 0.52)) | {"yaw": (-0.78, 0.78)}
+_PUSH = (
+    dict.fromkeys("xy", (-0.5, 0.5))
+    | {"z": (-0.4, 0.4)}
+    | dict.fromkeys(("roll", "pitch"), (-0.52, 0.52))
+    | {"yaw": (-0.78, 0.78)}
+)
 _KINDS = {"heading_command": True, "heading_control_stiffness": 0.5, "rel_heading_envs": 0.3, "rel_forward_envs": 0.2}
 _STAGES: dict[str, Any] = {
     "steps": (120_000, 240_000),
@@ -55,7 +65,7 @@ _FELT = {
 }
 _FEET = {"contact": "feet", "command": "twist", "command_threshold": 0.05}
 
-G1_FLAT = task_config(
+G1_MJLAB = task_config(
     RobotConfig,
     **G1,
     actions={"joint_pos": Action("joint_position", actuators=ALL, scale=SCALE)},
@@ -84,7 +94,7 @@ G1_FLAT = task_config(
     terminations={"fell_over": Done("bad_orientation", limit_angle=math.radians(70.0))},
     events={
         **starts(position=0.5),
-        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), z=(-0.4, 0.4), **_PUSH),
+        "push": Event("push_by_setting_velocity", "interval", interval=(1.0, 3.0), **_PUSH),
         "foot_friction": Event("geom_friction", "startup", geoms="{feet}", ranges=(0.3, 1.2), shared_random=True),
         "encoder_bias": Event("encoder_bias", "startup", joints=ALL, ranges=(-0.015, 0.015)),
         "base_com": Event("body_com_offset", "startup", bodies="torso_link", **_COM),
@@ -93,6 +103,97 @@ G1_FLAT = task_config(
     metrics=METRICS,
 )
 
+_PERIOD, _SWING = 0.8, 0.5
+"""Of the steps [s], and how far hips and ankles swing [rad]; knees swing twice as far."""
+_BENDING = "hip_pitch|knee|ankle_pitch"
+"""Joints that step. The reward for the pose leaves them out, or else it pays for not stepping."""
+_OTHERS = f"(?i)(?!.*({_BENDING})).*"
+_SCALES = {".*hip_(pitch|yaw)_joint": 0.548, ".*(hip_roll|knee)_joint": 0.35, ".*ankle.*": 0.44}
+_SCALES |= {".*(shoulder|elbow|wrist_roll).*": 0.1, ".*wrist_(pitch|yaw).*": 0.05, "waist.*": 0.15}
+_STRENGTHS = tuple(1 - 0.75 * i / 16 for i in range(16)) + tuple(0.25 - 0.0125 * i for i in range(21))
+"""Of the assistance; the last is 0."""
+_STEPS: dict[str, Any] = {"command": "twist", "period": _PERIOD}
+_CLOCK = {"phase": Obs("gait_phase", period=_PERIOD)}
+
+
+def walks(metrics: Mapping[str, float]) -> float:
+    """Return 1 or more where episodes are long enough and the command is followed well enough."""
+    error, length = metrics.get("Metrics/error_linear_velocity", 9.0), metrics.get("Train/mean_episode_length", 0.0)
+    return min(length / 880, 0.43 / max(error, 0.01))
+
+
+def walks_alone(metrics: Mapping[str, float]) -> float:
+    """Return 1 or more where the command is followed better than that, and without assistance."""
+    if metrics.get("Curriculum/assistance/strength", 1.0) > 0:
+        return 0.0
+    return 0.36 / max(metrics.get("Metrics/error_linear_velocity", 9.0), 0.01)
+
+
+G1_FLAT = G1_MJLAB.change(
+    actions={
+        "joint_pos": Action(
+            "gait_joint_position",
+            actuators=ALL,
+            scale=_SCALES,
+            swing={
+                "(?i).*(hip|ankle)_pitch.*": -_SWING,
+                "(?i).*knee.*": 2 * _SWING,
+                _OTHERS: 0.0,
+            },
+            shift={"(?i)left.*": 0.0, "(?i)(?!left).*": 0.5},
+            **_STEPS,
+        )
+    },
+    observations={"policy": _CLOCK, "critic": _CLOCK},
+    rewards={
+        "gait": Reward("feet_gait", weight=2.0, contact="feet", offset={"left.*": 0.0, "right.*": 0.5}, **_STEPS),
+        "pose": {"weight": 0.5, "joints": _OTHERS}
+        | {
+            name: {joint: std for joint, std in stds.items() if not re.search(_BENDING, joint)}
+            for name, stds in _STDS.items()
+        },
+        "track_linear_velocity": {"weight": 4.0},
+        "action_rate": {"weight": -0.02},
+    },
+    events={
+        "assistance": Event(
+            "apply_assistance",
+            "step",
+            interval=(1.0, 1.0),
+            body="{base}",
+            command="twist",
+            strength=0.0,
+            upright=300.0,
+            damping=5.0,
+            drive=200.0,
+            turn=3.0,
+            lift=200.0,
+        )
+    },
+    curricula={
+        "assistance": Curriculum(
+            "event_curriculum",
+            event_name="assistance",
+            when=walks,
+            above=(-1.0, *(1.0 for _ in _STRENGTHS[1:])),
+            min_iterations=12,
+            strength=_STRENGTHS,
+        ),
+        "pushes": Curriculum(
+            "event_curriculum",
+            event_name="push",
+            when=walks_alone,
+            above=(-1.0, 1.0, 1.0, 1.0, 1.0),
+            min_iterations=30,
+            **{
+                name: tuple((part * least, part * most) for part in (0.0, 0.25, 0.5, 0.75, 1.0))
+                for name, (least, most) in _PUSH.items()
+            },
+        ),
+        "command_vel": None,
+    },
+)
+
 _SCAN: dict[str, Any] = {"grid": (1.6, 1.0, 0.1), "clip": 1.0}
 _SCANS = {"policy": Obs("height_scan", noise=0.1, **_SCAN), "critic": Obs("height_scan", **_SCAN)}
-G1_ROUGH = on_terrain(G1_FLAT, _SCANS, spread=0.5, first_levels=6, **ROUGH_TERRAINS)
+G1_ROUGH = on_terrain(G1_MJLAB, _SCANS, spread=0.5, first_levels=6, **ROUGH_TERRAINS)

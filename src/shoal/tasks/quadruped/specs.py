@@ -15,7 +15,7 @@ from shoal.tasks.quadruped.config import BLIND, DEPTH, FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
-_ROUGH = ppo(256, 128, 128, privileged=True, symmetry=MIRRORED)
+_ROUGH = ppo(256, 128, 128, privileged=True, desired_kl=0.03, symmetry=MIRRORED)
 
 _MEMORY: dict[str, Any] = {"rnn_type": "gru", "rnn_hidden_dim": 128, "hidden_dims": (128, 128)}
 _BLIND = DistillationConfig(
@@ -55,7 +55,8 @@ SPECS = (
         summary="The same on rough ground, stairs among it, which becomes harder as the robot learns.",
         env=ROUGH,
         agent=_ROUGH,
-        max_iterations=900,
+        num_envs=256,
+        max_iterations=3600,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=203_000,
         observation_size=330,

@@ -1,0 +1,54 @@
+"""The schedule of the G1 that walks: help that goes, and pushes that come."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shoal.tasks.humanoid.velocity import G1_FLAT, G1_MJLAB, walks, walks_alone
+
+ERROR, LENGTH = "Metrics/error_linear_velocity", "Train/mean_episode_length"
+HELP = "Curriculum/assistance/strength"
+
+
+@pytest.mark.parametrize(
+    ("metrics", "goes_on"),
+    [
+        ({ERROR: 0.43, LENGTH: 880.0}, True),
+        ({ERROR: 0.44, LENGTH: 1000.0}, False),
+        ({ERROR: 0.1, LENGTH: 879.0}, False),
+        ({LENGTH: 1000.0}, False),
+        ({ERROR: 0.1}, False),
+    ],
+)
+def test_help_becomes_weaker_where_the_robot_walks_long_and_as_commanded(
+    metrics: dict[str, float], *, goes_on: bool
+) -> None:
+    assert (walks(metrics) >= 1.0) == goes_on
+
+
+@pytest.mark.parametrize(
+    ("metrics", "goes_on"),
+    [
+        ({ERROR: 0.36, HELP: 0.0}, True),
+        ({ERROR: 0.37, HELP: 0.0}, False),
+        ({ERROR: 0.1, HELP: 0.0125}, False),
+        ({ERROR: 0.1}, False),
+    ],
+)
+def test_pushes_grow_once_the_robot_walks_without_help(metrics: dict[str, float], *, goes_on: bool) -> None:
+    assert (walks_alone(metrics) >= 1.0) == goes_on
+
+
+def test_help_ends_at_nothing_and_pushes_at_those_of_mjlab() -> None:
+    curricula, events = G1_FLAT.terms("curricula"), G1_MJLAB.terms("events")
+    strengths: Any = curricula["assistance"].strength
+    assert strengths[0] == 1.0
+    assert strengths[-1] == 0.0
+    assert [*strengths] == sorted(strengths, reverse=True)
+    assert G1_FLAT.terms("events")["assistance"].strength == 0.0  # In `play` and `evaluate`.
+    for name in ("x", "y", "z", "roll", "pitch", "yaw"):
+        pushes: Any = getattr(curricula["pushes"], name)
+        assert pushes[0] == (0.0, 0.0)
+        assert pushes[-1] == getattr(events["push"], name)
