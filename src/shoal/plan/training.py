@@ -17,7 +17,7 @@ from shoal.machine.gpus import VisibleGpus
 from shoal.plan.launch import Plan, plan_launch, refuse_unwritable
 from shoal.plan.nodes import Nodes
 from shoal.plan.ranks import Launcher, launcher_of
-from shoal.plan.resume import Start, changes_since, find_start, with_teacher, with_shipped_teacher
+from shoal.plan.resume import Start, changes_since, find_start, with_shipped_teacher, with_teacher
 from shoal.plan.rundir import RunDir, experiment_dir, refuse_bad_name, refuse_links
 from shoal.reading import parse_yaml, read_bytes, refusing
 from shoal.tasks import registry

@@ -30,7 +30,7 @@ SPECS = (
         learner="distillation",
         num_envs=64,
         builder="shoal.tasks.manipulation.task:LiftCube",
-        gpu_bytes_per_env=355_000,
+        gpu_bytes_per_env=363_000,
         observation_size=1_073,
     ),
     TaskSpec(

@@ -86,7 +86,7 @@ SPECS = (
         num_envs=128,
         gpu_num_envs=1024,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
-        gpu_bytes_per_env=203_000,
+        gpu_bytes_per_env=210_000,
         observation_size=981,
     ),
 )
