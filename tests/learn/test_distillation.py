@@ -66,8 +66,8 @@ def test_the_loss_falls_to_a_teacher_that_never_changes() -> None:
     ("words", "said"),
     [
         (
-            ("--learner", "distillation", "--agent.teacher-task", "Quadruped-Velocity-Rough"),
-            "The learner distillation needs a teacher: pass --teacher with a run or a checkpoint of Quadruped-",
+            ("--learner", "distillation", "--agent.teacher-task", "Cartpole-Balance"),
+            "The learner distillation needs a teacher: pass --teacher with a run or a checkpoint of Cartpole-Balance",
         ),
         (
             (*STUDENT, "--env.decimation", "2"),
