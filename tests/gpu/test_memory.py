@@ -34,7 +34,7 @@ SHIPPED = [
     for name, spec in registered().items()
     if spec.builder.startswith("shoal.tasks.")
     and name != "Hand-Reorient-Cube"  # Its model is in another package.
-    and (importlib.util.find_spec("mjlab") or not name.startswith("G1-"))  # And theirs in this one.
+    and (not name.startswith("G1-") or all(map(importlib.util.find_spec, ("mjlab", "holosoma"))))  # And theirs.
 ]
 
 

@@ -26,7 +26,7 @@ LIKE_ANOTHER = {"Pusher-v5", "HumanoidStandup-v5", "Walker2d-v5", "InvertedDoubl
 LIKE_ANOTHER |= {"Quadruped-Velocity-Rough-Depth", "Arm-Lift-Cube-Depth"}
 LIKE_ANOTHER |= {"Quadruped-Velocity-Rough-Blind", "Arm-Lift-Cube", "Humanoid-v5", "Ant-v5", "Swimmer-v5"}
 """Tasks whose step differs from another's by the model or by terms only."""
-ELSEWHERE = {"G1-Velocity-Flat", "G1-Velocity-Rough", "Hand-Reorient-Cube"}
+ELSEWHERE = {"G1-Velocity-Flat", "G1-Velocity-Rough", "G1-Tracking-Flat", "Hand-Reorient-Cube"}
 """Tasks whose models are in other packages."""
 NUM_ENVS = 3
 STEPS = 4

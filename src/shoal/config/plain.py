@@ -102,7 +102,7 @@ def _read(kind: Any, value: object, path: str, current: object = None, *, strict
     origin: Any = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
         return _read_union(kind, value, path, current)
-    if is_dataclass(origin):
+    if _is_config(origin):
         template: Any = current if isinstance(current, origin) else origin
         return value if isinstance(value, origin) else from_plain(template, value, path)
     if origin in (tuple, list, dict, Mapping):
@@ -173,11 +173,16 @@ def _words(kind: Any) -> str:  # noqa: ANN401
     if origin in (tuple, list):
         count = f" of {len(members)} values" if origin is tuple and members == list(get_args(kind)) else ""
         return f"a list{count}" + (f" ({', '.join(map(_words, members))})" if members else "")
-    if origin in (dict, Mapping) or is_dataclass(origin):
-        return f"a mapping with the fields of {origin.__name__}" if is_dataclass(origin) else "a mapping"
+    if origin in (dict, Mapping) or _is_config(origin):
+        return f"a mapping with the fields of {origin.__name__}" if _is_config(origin) else "a mapping"
     if isinstance(origin, type) and issubclass(origin, Enum):
         members = list(origin.__members__)
     return f"one of {', '.join(map(repr, members))}" if members else _WORDS.get(kind, f"of the type {kind}")
+
+
+def _is_config(kind: object) -> bool:
+    """Whether an annotation is a dataclass."""
+    return isinstance(kind, type) and is_dataclass(kind)
 
 
 def _join(path: str, name: str) -> str:

@@ -39,7 +39,7 @@ def find_robot(robot: str) -> Path:
         raise UsageError(message)
     if re.fullmatch(r"\w+", robot):
         for package, pattern in _IN_PACKAGES:
-            if found := _files_of(package, pattern.format(robot)):
+            if found := files_of(package, pattern.format(robot)):
                 return found[0]
     return _of_menagerie(robot)
 
@@ -62,7 +62,7 @@ def _refuse_special_files(model: Path) -> None:
                 (folders if kind.endswith("dir") else names).add(name.replace("\0", ""))
 
 
-def _files_of(package: str, pattern: str) -> list[Path]:
+def files_of(package: str, pattern: str) -> list[Path]:
     """Return the files of an installed package that match a pattern, in order."""
     spec = importlib.util.find_spec(package)
     folders = spec.submodule_search_locations if spec else None
@@ -71,7 +71,7 @@ def _files_of(package: str, pattern: str) -> list[Path]:
 
 def names_of_robots() -> list[str]:
     """Return the names of the robots of installed packages."""
-    return sorted({file.stem for package, pattern in _IN_PACKAGES for file in _files_of(package, pattern.format("*"))})
+    return sorted({file.stem for package, pattern in _IN_PACKAGES for file in files_of(package, pattern.format("*"))})
 
 
 def _of_menagerie(robot: str) -> Path:

@@ -78,7 +78,8 @@ class Replay:
         """Return the replay of which `to_plain` made these."""
         fields["steps"] = tuple(Step(**each) for each in fields["steps"])
         fields["fault"] = fields["fault"] and FirstFault(**fields["fault"])
-        return cls(**fields | {"positions": np.array(fields["positions"])})
+        fields["positions"] = np.array(fields["positions"])
+        return cls(**fields)
 
 
 def replay(dump: Dump, diverged: DivergedEnv) -> Replay:

@@ -12,6 +12,7 @@ Two kinds of files are read:
 """
 
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from shoal.errors import UsageError, did_you_mean
 from shoal.files import folder_of
 from shoal.mdp.robots import height_above_ground
 from shoal.reading import read_arrays, read_table, refusing
+from shoal.sim.engines.model_files import files_of
 
 CSV_FPS = 30.0
 """Rate of a CSV file, which does not tell it [frames/s]."""
@@ -66,9 +68,11 @@ class Motion:
 
 
 def motion_file(motion: str) -> Path:
-    """Return the file of a motion: the one that it names, or one that ships."""
+    """Return the file of a motion: by its path, or by the name of one that ships, or of the package holosoma."""
     shipped = Path(__file__).with_name("motions") / f"{motion}.npz"
-    return shipped if shipped.is_file() else Path(motion).expanduser()
+    if shipped.is_file() or not re.fullmatch(r"\w+", motion):
+        return shipped if shipped.is_file() else Path(motion).expanduser()
+    return next(iter(files_of("holosoma", f"data/motions/*/*/{motion}.npz")), Path(motion))
 
 
 def read_motion(
@@ -87,7 +91,10 @@ def read_motion(
     """
     if not file.is_file():
         near = did_you_mean(file.name, (each.name for each in file.parent.glob("*")))
-        raise UsageError(f"There is no motion {file}.{near} Pass an .npz or .csv file.")
+        raise UsageError(
+            f"There is no motion {file}.{near} Pass an .npz or .csv file; those of holosoma come with `pip install "
+            "--no-deps holosoma`."
+        )
     _refuse_other_joints(model)
     with refusing(file, _REMEDY, "The motion "):
         poses, own_fps = _poses(file, model)

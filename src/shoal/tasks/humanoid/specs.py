@@ -5,7 +5,7 @@ from functools import partial
 
 from shoal.config import ppo
 from shoal.mdp.velocity import MIRRORED
-from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.tasks.humanoid.tracking import G1_TRACKING, HUMANOID
 from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
 
@@ -50,5 +50,15 @@ SPECS = (
         builder="shoal.tasks.humanoid.tracking_task:Tracking",
         gpu_bytes_per_env=47_500,
         observation_size=366,
+    ),
+    _task(
+        name="G1-Tracking-Flat",
+        summary="Imitate a person who carries a box, with a Unitree G1 on flat ground.",
+        env=G1_TRACKING,
+        agent=_ppo(init_std=0.4),
+        max_iterations=1500,
+        builder="shoal.tasks.humanoid.tracking_task:G1Tracking",
+        gpu_bytes_per_env=158_000,
+        observation_size=446,
     ),
 )

@@ -1,7 +1,7 @@
 """The motion tracking tasks as terms. Units are SI: metres, radians, seconds.
 
 Terms, weights and ranges are those of mjlab 1.6.0's `tracking_env_cfg.py`, which follow BeyondMimic (arXiv 2508.08241),
-unless docs/tasks/tracking.md says otherwise.
+unless docs/tasks/humanoid.md says otherwise.
 """
 
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
 from shoal.mdp.velocity import ALL, pushes
+from shoal.tasks.humanoid.velocity import G1, SCALE
 
 _OWN = "shoal.tasks.humanoid.terms:"
 _ANCHOR: dict[str, Any] = {"anchor_body": "{anchor}"}
@@ -120,3 +121,13 @@ HUMANOID = task_config(
         "error_joint_pos": Metric(f"{_OWN}error_joint_pos", joints=ALL),
     },
 )
+
+G1_TRACKING = HUMANOID.change(
+    **G1,
+    motion="sub3_largebox_003_mj",
+    anchor="torso_link",
+    bodies="pelvis|torso_link|.*_(hip_roll|knee|ankle_roll|shoulder_roll|elbow|wrist_yaw)_link",
+    ends=".*_(ankle_roll|wrist_yaw)_link",
+    actions={"joint_pos": {"scale": SCALE}},
+)
+"""A G1, whose motion is one of the package holosoma."""

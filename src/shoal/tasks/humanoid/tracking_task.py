@@ -11,7 +11,7 @@ from shoal.mdp.robot_task import RobotTask
 from shoal.sim.render.marks import Ghost, Mark
 from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion
 from shoal.tasks.humanoid.terms import Reference, follow_failures
-from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
+from shoal.tasks.humanoid.tracking import G1_TRACKING, HUMANOID, TrackingConfig
 
 
 class Tracking(RobotTask[TrackingConfig]):
@@ -53,3 +53,10 @@ class Tracking(RobotTask[TrackingConfig]):
         """Return the pose of the motion, too."""
         frame = min(row["start_frame"] + row["age"], len(self.motion.qpos) - 1)
         return [*super().marks(row), Ghost(self.motion.qpos[frame])]
+
+
+class G1Tracking(Tracking):
+    """Imitate a motion with a G1."""
+
+    config = G1_TRACKING
+    capacities = (96, 272)
