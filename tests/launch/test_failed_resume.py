@@ -199,7 +199,7 @@ CASES = [
     ("in_process", "another network"),
     ("in_process", "a new term"),
     ("in_process", "a missing term"),
-    ("two_workers", "an exception while it starts"),
+    pytest.param("two_workers", "an exception while it starts", marks=pytest.mark.soak),
 ]
 """One that each of the stages refuses: the plan, the worker, the task's configuration, and workers beside others."""
 RARE_CASES = [*(("in_process", name) for name in FAILURES), ("two_workers", "a new term")]

@@ -107,6 +107,8 @@ def test_the_students_ground_is_that_of_the_teacher() -> None:
     assert plain == whole, "nothing else differs"
 
 
+@pytest.mark.slow
+@pytest.mark.soak
 def test_a_student_that_sees_learns_from_the_policy_that_ships(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -47,7 +47,7 @@ class Scene:
         self.engine, self._age, self._step_dt = engine, age, step_dt
         nothing = wp.empty((engine.num_envs, 0), dtype=wp.vec3, device=engine.device)
         self.data: Any = SimpleNamespace(nworld=engine.num_envs, **dict.fromkeys((*_LIGHTS, "flexvert_xpos"), nothing))
-        self.open(_POSES)
+        self.add_poses(_POSES)
         try:
             self.model: Any = mjw.put_model(model)
         except (NotImplementedError, ValueError) as error:
@@ -60,7 +60,7 @@ class Scene:
         self._source, self._groups = model, {*model.geom_group.tolist()}
         self._trees: dict[frozenset[int], Any] = {}
 
-    def open(self, names: Sequence[str]) -> None:
+    def add_poses(self, names: Sequence[str]) -> None:
         """Have further poses of the engine."""
         vars(self.data).update({name: self.engine.data(name) for name in names})
 
@@ -109,7 +109,7 @@ class TracedCamera:
                 (num_envs, pixels).
         """
         is_lit, parameters = "rgb" in images, scene.engine.parameters.keys()
-        scene.open(_CAMERAS + _LIGHTS if is_lit and scene.model.nlight else _CAMERAS)
+        scene.add_poses(_CAMERAS + _LIGHTS if is_lit and scene.model.nlight else _CAMERAS)
         self._scene, self._data = scene, scene.data
         self._context = scene.context(
             term.enabled_geom_groups,
@@ -243,7 +243,7 @@ class TracedRays:
         What they hit goes to `hits`, a `shoal.mdp.annotations.RayData`.
         """
         poses, groups = (f"{frames.prefix}xpos", f"{frames.prefix}xmat"), term.include_geom_groups
-        scene.open(poses)
+        scene.add_poses(poses)
         self._scene, self._context, self._hits = scene, scene.tree(groups), hits
         excluded = frames.bodies if term.exclude_parent_body else [-1] * len(frames.bodies)
         self._excluded = wp.array(np.repeat(excluded, len(frames.offsets)), dtype=wp.int32)
