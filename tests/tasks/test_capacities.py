@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
 TO_SPARE = 1.2
 """How many times as much room there is as was ever needed here."""
-PACKAGES = dict.fromkeys(("G1-Velocity-Flat", "G1-Velocity-Rough"), "mjlab")
-PACKAGES |= {"G1-Tracking-Flat": "holosoma", "Hand-Reorient-Cube": "gymnasium_robotics"}
+PACKAGES = {
+    "G1-Velocity-Flat": "mjlab",
+    "G1-Velocity-Rough": "mjlab",
+    "G1-Tracking-Flat": "holosoma",
+    "Hand-Reorient-Cube": "gymnasium_robotics",
+}
 """Packages that models are in."""
 EVERYDAY = {"G1-Velocity-Flat", "Quadruped-Velocity-Flat"}
 HARDEST: dict[str, Any] = {name: {"only_level": 9} for name in registered() if "Rough" in name}
