@@ -439,6 +439,12 @@ class Driver:
     def wp_bvh_destroy_device(self, bvh: int) -> None:
         self.library.wp_bvh_destroy_host(bvh)
 
+    def wp_mesh_create_device(self, context: Any, *arguments: Any) -> int:
+        return self.library.wp_mesh_create_host(*arguments)
+
+    def wp_mesh_destroy_device(self, mesh: int) -> None:
+        self.library.wp_mesh_destroy_host(mesh)
+
     # A kernel's CPU build runs its threads one after the other and adds at once: nothing is left to sort. The counting
     # pass of a kernel that uses what an atomic counter returns is not launched.
 

@@ -58,7 +58,7 @@ SPECS = (
         agent=_ppo(init_std=0.4),
         max_iterations=1500,
         builder="shoal.tasks.humanoid.tracking_task:G1Tracking",
-        gpu_bytes_per_env=158_000,
+        gpu_bytes_per_env=156_000,
         observation_size=446,
     ),
 )
