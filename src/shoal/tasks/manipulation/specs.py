@@ -2,7 +2,7 @@
 
 from shoal.config import DistillationConfig, ppo
 from shoal.config.algorithm import SMALL_CNN
-from shoal.config.rsl_rl import student
+from shoal.config.rsl_rl import DistillationAlgorithmConfig, student
 from shoal.tasks.manipulation.config import LIFT_CUBE, LIFT_CUBE_DEPTH
 from shoal.tasks.manipulation.reorient import REORIENT_CUBE
 from shoal.tasks.registry import TaskSpec
@@ -26,9 +26,12 @@ SPECS = (
             teacher_task="Arm-Lift-Cube",
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
             student=student("CNNModel", hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
+            # 48 steps of the optimizer in an iteration. With two it learned to reach the cube in 0.9 million steps.
+            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=2),
         ),
         learner="distillation",
         num_envs=64,
+        max_iterations=400,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=363_000,
         observation_size=1_073,

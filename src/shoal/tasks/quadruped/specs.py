@@ -9,7 +9,7 @@ from typing import Any
 
 from shoal.config import DistillationConfig, FastSacConfig, ppo
 from shoal.config.algorithm import SMALL_CNN
-from shoal.config.rsl_rl import student
+from shoal.config.rsl_rl import DistillationAlgorithmConfig, student
 from shoal.mdp.velocity import MIRRORED
 from shoal.tasks.quadruped.config import BLIND, DEPTH, FLAT, ROUGH
 from shoal.tasks.registry import TaskSpec
@@ -81,9 +81,11 @@ SPECS = (
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
             # A foot treads where the camera has looked before.
             student=student("CNNModel", cnn=SMALL_CNN, **_MEMORY),
+            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=6),
         ),
         learner="distillation",
         num_envs=128,
+        max_iterations=600,
         gpu_num_envs=1024,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=210_000,
