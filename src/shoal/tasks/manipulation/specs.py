@@ -25,9 +25,9 @@ SPECS = (
         agent=DistillationConfig(
             teacher_task="Arm-Lift-Cube",
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
-            student=student("CNNModel", hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
-            # 48 steps of the optimizer in an iteration. With two it learned to reach the cube in 0.9 million steps.
-            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=2),
+            # A memory sees through the noise. With one pass, two optimizer steps an iteration, it learned little.
+            student=student("CNNModel", rnn_type="gru", rnn_hidden_dim=128, hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
+            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=6),
         ),
         learner="distillation",
         num_envs=64,

@@ -85,7 +85,6 @@ SPECS = (
         ),
         learner="distillation",
         num_envs=128,
-        max_iterations=600,
         gpu_num_envs=1024,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=210_000,
