@@ -15,8 +15,8 @@ from shoal.reading import parse_json, read_bytes
 from shoal.tasks import registry
 from shoal.tasks.registry import POLICIES, TaskSpec
 
-VIDEO_STEPS = 500
-"""Ten seconds of tasks with 50 actions a second."""
+VIDEO_STEPS = 250
+"""Five seconds of tasks with 50 actions a second."""
 VIDEO_SIZE = (854, 480)
 """Of a first look [pixels]: without a GPU the time to draw grows with them."""
 

@@ -98,7 +98,7 @@ class DemoConfig(FlagsConfig):
     task: str | None = None
     """The policy to begin with, by the name of its task. Default: the first of the menu that can run here."""
     record: Annotated[str | None, file_like("demo.mp4")] = None
-    """Write a video of ten seconds to this mp4 file instead."""
+    """Write a video of five seconds to this mp4 file instead."""
     num_envs: Annotated[int, at_least(1)] = 1
     """Environments side by side on the page."""
     browser: bool = True
