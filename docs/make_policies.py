@@ -70,7 +70,7 @@ RECIPES = {
             training=("--max-iterations", "600"),
         ),
         Recipe(task="Arm-Lift-Cube"),
-        Recipe(task="Hand-Reorient-Cube", training=("--max-iterations", "953")),
+        Recipe(task="Hand-Reorient-Cube", training=("--max-iterations", "950")),
         Recipe(task="Humanoid-Tracking-Flat", training=(*_FEW, "--max-iterations", "600")),
         Recipe(task="Cartpole-Swingup"),
     )

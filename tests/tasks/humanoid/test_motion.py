@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from support.bombs import ARRAYS
 from shoal.errors import UsageError
 from shoal.mdp.robots import build_on_a_plane
 from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion, write_motion
-from shoal.tasks.humanoid.tracking import HUMANOID
+from shoal.tasks.humanoid.tracking import G1_TRACKING, HUMANOID
 
 
 @pytest.fixture(scope="module")
@@ -235,3 +237,20 @@ def test_a_table_that_is_no_motion_is_refused(model: mujoco.MjModel, tmp_path: P
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match=r"^The motion .*a\.csv "):
         read_motion(tmp_path / "a.csv", model)
+
+
+def test_a_motion_of_holosoma_is_found_by_its_name_and_its_bodies_are_where_the_file_says() -> None:
+    for package in ("mjlab", "holosoma"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: make robots")
+    file = motion_file(G1_TRACKING.motion)
+    model = build_on_a_plane(G1_TRACKING)
+    motion = read_motion(file, model)
+    with np.load(file) as arrays:
+        names, positions = arrays["body_names"].tolist(), arrays["body_pos_w"]
+    tracked = [name for name in names if re.fullmatch(G1_TRACKING.bodies, name)]
+    assert len(tracked) == 14  # BeyondMimic's.
+    for name in tracked:
+        own, said = motion.body_pos[:, model.body(name).id], positions[:, names.index(name)]
+        # From the same joints: above the waist mjlab's model has its bodies up to a centimetre from holosoma's.
+        np.testing.assert_allclose(own, said, atol=1e-4 if re.search("pelvis|hip|knee|ankle", name) else 0.0101)
