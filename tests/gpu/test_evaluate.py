@@ -19,10 +19,15 @@ pytestmark = [pytest.mark.emulated_gpu, pytest.mark.spawn]
 
 def test_policies_run_on_the_gpu_of_their_worker(tmp_path: Path) -> None:
     """And the episodes are those of the CPU: cart-poles are computed alike there."""
-    entry: dict[str, Any] = {"name": "job", "task": "Cartpole-Swingup", "num_episodes": 12, "num_envs": 4}
-    entry |= {"policy": ["random", f"{POLICIES}:Half"], "config": {"scale": 0.5}}
-    file = tmp_path / "jobs.yaml"
-    file.write_text(yaml.safe_dump([{**entry, "variations": {"episode_length_s": 0.4}}]), encoding="utf-8")
+    met = tmp_path / "met"  # Each worker waits for the other's job: a fast one would take both.
+    met.mkdir()
+    file, entry = tmp_path / "jobs.yaml", {"task": "Cartpole-Swingup", "num_episodes": 12, "num_envs": 4}
+    entry |= {"policy": f"{POLICIES}:Meets", "config": {"place": str(met), "workers": 2}}
+    lengths = {"short": 0.4, "long": 0.6}
+    jobs: list[dict[str, Any]] = [
+        {**entry, "name": name, "variations": {"episode_length_s": length}} for name, length in lengths.items()
+    ]
+    file.write_text(yaml.safe_dump(jobs), encoding="utf-8")
     words = (sys.executable, "-m", "shoal", "evaluate", "--jobs", str(file))
     reports = tmp_path / "reports"
     reports.mkdir()
@@ -34,6 +39,6 @@ def test_policies_run_on_the_gpu_of_their_worker(tmp_path: Path) -> None:
     assert [each["violations"] for each in ranks] == [[], []]
     on_cpu = run((*words, "--out", "cpu", "--gpu-ids", "None"), tmp_path)
     assert on_cpu.code == 0, on_cpu.stderr
-    for job in ("job-policy1", "job-policy2"):
+    for job in lengths:
         one, other = ((tmp_path / out / job / "episodes.jsonl").read_text(encoding="utf-8") for out in ("gpus", "cpu"))
         assert one == other

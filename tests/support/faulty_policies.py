@@ -58,6 +58,23 @@ class RaisesOnce(Half):
         return super().__call__(observations)
 
 
+class Meets(Half):
+    """Waits in its first step until as many processes as `workers` have come to theirs."""
+
+    def __init__(self, *, device: torch.device, place: str, workers: int) -> None:
+        super().__init__(device=device, scale=0.5)
+        self.mark, self.workers = Path(place) / str(os.getpid()), workers
+
+    def __call__(self, observations: TensorDict) -> torch.Tensor:
+        self.mark.touch()
+        deadline = time.monotonic() + 120
+        while len([*self.mark.parent.iterdir()]) < self.workers:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the other worker has no job")
+            time.sleep(0.02)
+        return super().__call__(observations)
+
+
 class KillsRank1(Slow):
     """Kills rank 1 in the middle of its second part."""
 
