@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch
 from support import emulated_gpu
 from support.commands import SMALL, TRAIN, run
 from support.emulated_gpu import Settings, environment
 from support.learners import RslRlLoop, loop_on
 
-from shoal.config import ModelConfig, RslRlConfig, TrainConfig
+from shoal.config import RslRlConfig, TrainConfig
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.learn.checkpoint_writer import CheckpointWriter
 from shoal.learn.evaluation import EVALUATION_SEED, evaluate_learner, evaluator_of
@@ -57,18 +58,25 @@ def env_of(task: str, num_envs: int, seed: int, *, steps: int = STEPS) -> WarpVe
     return WarpVecEnv(spec.build(config, num_envs=num_envs, device=GPU, seed=seed))
 
 
-def loop_of(task: str = "Cartpole-Swingup", *, eval_interval: int = 2, network: str = "MLPModel") -> RslRlLoop:
+def loop_of(task: str = "Cartpole-Swingup", *, eval_interval: int = 2, has_memory: bool = False) -> RslRlLoop:
     """A training of seven iterations that saves every fourth."""
     spec = registry.resolve(task)
     config = spec.defaults(task)
     assert isinstance(config.agent, RslRlConfig)
     algorithm = dataclasses.replace(config.agent.algorithm, num_learning_epochs=2, num_mini_batches=2)
     agent = dataclasses.replace(config.agent, num_steps_per_env=4, save_interval=4, algorithm=algorithm)
-    if network == "RNNModel":
-        recurrent = partial(ModelConfig, class_name=network, rnn_type="gru", rnn_hidden_dim=8, hidden_dims=(8,))
-        agent = dataclasses.replace(
-            agent, actor=recurrent(distribution=config.agent.actor.distribution), critic=recurrent()
+    if has_memory:
+        actor, critic = (
+            dataclasses.replace(
+                each,
+                class_name="CNNModel" if each.cnn.enabled else "RNNModel",
+                rnn_type="gru",
+                rnn_hidden_dim=8,
+                hidden_dims=(8,),
+            )
+            for each in (agent.actor, agent.critic)
         )
+        agent = dataclasses.replace(agent, actor=actor, critic=critic)
     config = dataclasses.replace(config, agent=agent, num_envs=8, max_iterations=7, eval_interval=eval_interval)
     return loop_on(env_of(task, 8, seed=0), config, World(device=GPU))
 
@@ -131,10 +139,12 @@ def test_evaluations_beside_the_training_have_the_numbers_of_those_in_place(task
 
 
 @pytest.mark.usefixtures("on_gpu")
-def test_a_recurrent_policy_forgets_each_evaluation_and_nothing_of_the_training() -> None:
-    loop, env = loop_of(network="RNNModel"), env_of("Cartpole-Swingup", 5, EVALUATION_SEED)
+@pytest.mark.parametrize("task", ["Cartpole-Swingup", "Cartpole-Swingup-Depth"])
+def test_a_recurrent_policy_forgets_each_evaluation_and_nothing_of_the_training(task: str) -> None:
+    loop, env = loop_of(task, has_memory=True), env_of(task, 5, EVALUATION_SEED)
     policy = loop.learner.policy()
-    policy(loop.env.get_observations())
+    with torch.no_grad():
+        policy(loop.env.get_observations())
     memory = {name: row.tolist() for name, row in loop.learner.env_rows().items()}
     evaluate = beside(loop, env)
     found: list[Row] = []

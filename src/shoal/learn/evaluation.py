@@ -27,7 +27,7 @@ from shoal.learn.episodes import Episode, run_episodes
 from shoal.learn.groups import World
 from shoal.learn.learner import Learner, Policy, build_learner
 from shoal.learn.metrics import Row
-from shoal.learn.rsl_rl.cnn import CNNModel
+from shoal.learn.rsl_rl.cnn import CNNModel, RecurrentCNNModel
 from shoal.learn.running_evaluation import RunningEvaluation
 from shoal.learn.state import kept_random_state
 from shoal.learn.statistics import EVALUATION_RETURN
@@ -146,7 +146,7 @@ def evaluator_of(
     if world.device != "cpu" and isinstance(env, WarpVecEnv) and env.steps_in_any_thread:
         with kept_random_state(world.device):
             policy = learner.policy()
-        if type(policy) in {MLPModel, CNNModel, RNNModel}:
+        if type(policy) in {MLPModel, CNNModel, RNNModel, RecurrentCNNModel}:
             return _background_evaluator(learner, env, world)
     return partial(evaluate_learner, learner, env, world, num_envs=num_envs)
 
