@@ -18,7 +18,7 @@ from shoal.errors import ShoalError, UsageError
 from shoal.learn.state import restore_curriculum
 from shoal.mdp.curricula import Curricula
 from shoal.mdp.noise import Gaussian
-from shoal.mdp.terms import Command, Curriculum, CurriculumTerm, Event, Obs, Reward
+from shoal.mdp.terms import Command, Curriculum, CurriculumTerm, Event, Obs, Reward, changed
 
 
 def build(**changes: Any) -> Arm:
@@ -139,9 +139,11 @@ def weakest(metrics: Any) -> float:
     return min(metrics.get(name, 0.0) for name in ("Metrics/reached", "Train/mean_reward"))
 
 
-def test_a_function_may_make_one_number_of_all_metrics() -> None:
-    task = by_metric()
-    task = build(curricula={"spins": None, "reach": curriculum(steps=(), when=weakest, above=(0.5, 0.6))})
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_function_may_make_one_number_of_all_metrics(*, is_changed: bool) -> None:
+    term = curriculum(steps=(), when="Metrics/reached" if is_changed else weakest, above=(0.5, 0.6))
+    term = changed(term, {"when": weakest}) if is_changed else term
+    task = build(curricula={"spins": None, "reach": term})
     for row, stage in (({"Metrics/reached": 9.0}, 0), ({"Metrics/reached": 9.0, "Train/mean_reward": 0.5}, 1)):
         task.follow_metrics(row)
         assert task.log["Curriculum/reach/stage"] == stage

@@ -223,6 +223,8 @@ TermT = TypeVar("TermT", bound=Term)
 
 def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
     """Return a declaration whose class has a field for each parameter."""
+    if callable(when := values.get("when")):
+        values, fixed = {**values, "when": when.__name__}, {**fixed, "score": staticmethod(when)}
     own = [name for name in values if name not in base.__dataclass_fields__]
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
@@ -387,11 +389,9 @@ def Curriculum(func: str, *, when: str | Callable[..., float] = "", **params: Va
     """Declare a curriculum: at each of the `steps`, every parameter of another term gets the next of its values.
 
     ``Curriculum("reward_curriculum", reward_name="action_rate", steps=(0, 12000), weight=(-0.01, -0.1))``, or with a
-    metric ``Curriculum(..., when="Metrics/error_lin_vel", below=(0.3, 0.2), weight=(-0.01, -0.1))``. Instead of a
-    metric's name, a function makes one number of all metrics, which it takes by name.
+    metric, or a function of all by name: ``Curriculum(..., when="Metrics/error_lin_vel", below=(0.3, 0.2), ...)``.
     """
-    fixed = {} if isinstance(when, str) else {"score": staticmethod(when)}
-    return declare(CurriculumTerm, func, {"when": getattr(when, "__name__", when), **params}, **fixed)
+    return declare(CurriculumTerm, func, {"when": when, **params})
 
 
 def _as_floats(value: Any) -> Any:
