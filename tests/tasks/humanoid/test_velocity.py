@@ -52,3 +52,15 @@ def test_help_ends_at_nothing_and_pushes_at_those_of_mjlab() -> None:
         pushes: Any = getattr(curricula["pushes"], name)
         assert pushes[0] == (0.0, 0.0)
         assert pushes[-1] == getattr(events["push"], name)
+
+
+def test_following_closely_is_paid_in_training_alone_and_once_the_robot_walks_without_help() -> None:
+    precise, curricula = G1_FLAT.terms("rewards")["track_linear_velocity_precise"], G1_FLAT.terms("curricula")
+    assert precise.weight == 0.0
+    assert curricula["precision"].weight == (2.0,)
+    assert curricula["precision"].when == curricula["pushes"].when == walks_alone.__name__
+
+
+def test_no_stage_depends_on_the_number_of_environments() -> None:
+    """Stages are counted in iterations and follow means; `steps` would be reached earlier by a smaller batch."""
+    assert all(term.steps == () and term.when for term in G1_FLAT.terms("curricula").values())
