@@ -99,7 +99,9 @@ def test_the_critic_of_the_g1_feels_its_weight_and_the_height_of_its_soles() -> 
 def test_a_humanoid_that_acts_in_the_mirror_moves_in_the_mirror(robot: str) -> None:
     task = alike(robot)
     # The sides of the models differ by a millimetre, or by grams, which hard steps would make more of.
-    check_motion_in_the_mirror(task, "left|right", size=0.05, tolerance=0.2, period=task.config.actions.joint_pos.period)
+    check_motion_in_the_mirror(
+        task, "left|right", size=0.05, tolerance=0.2, period=task.config.actions.joint_pos.period
+    )
 
 
 @pytest.mark.spawn

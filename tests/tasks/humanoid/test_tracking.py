@@ -13,13 +13,14 @@ from support.stories import plan_of
 
 from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
-from shoal.mdp.terms import Done, Object, Obs, Reward
+from shoal.mdp.terms import Action, Done, Event, Object, Obs, Reward
 from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.motion import motion_file
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
 from shoal.tasks.humanoid.tracking_task import Tracking
 
 ENVS = 32
+OWN = "shoal.tasks.humanoid.terms:"
 EXACT = HUMANOID.undisturbed().in_play()
 _TERMS = {name: at for at, name in enumerate(HUMANOID.terms("rewards"))}
 
@@ -44,6 +45,12 @@ def rewards(task: Tracking) -> dict[str, np.ndarray]:
     return dict(zip(task.reward_terms, task.terms.numpy().T.copy(), strict=True))
 
 
+def rotated(vector: np.ndarray, quat: np.ndarray) -> np.ndarray:
+    found = np.zeros(3)
+    mujoco.mju_rotVecQuat(found, vector.astype(float), quat.astype(float))
+    return found
+
+
 def test_an_episode_begins_on_the_motion_where_all_errors_are_zero(task: Tracking) -> None:
     frames: Any = task.start_frame.numpy()
     np.testing.assert_allclose(task.qpos.numpy(), task.motion.qpos[frames], atol=1e-6)
@@ -64,10 +71,8 @@ def test_the_policy_observes_the_next_frame(task: Tracking) -> None:
     np.testing.assert_allclose(observed[:, joints : 2 * joints], task.motion.qvel[frame, 6:], atol=1e-5)
     anchor = task.model.body("torso").id
     offset = task.motion.body_pos[frame, anchor] - task.state_values["xpos"].numpy()[:, anchor]
-    in_anchor, back = np.zeros((ENVS, 3)), np.zeros(4)
-    for env, quat in enumerate(task.state_values["xquat"].numpy()[:, anchor]):
-        mujoco.mju_negQuat(back, quat)
-        mujoco.mju_rotVecQuat(in_anchor[env], offset[env], back)
+    back = task.state_values["xquat"].numpy()[:, anchor] * [1, -1, -1, -1]
+    in_anchor = [rotated(*each) for each in zip(offset, back, strict=True)]
     np.testing.assert_allclose(observed[:, 2 * joints : 2 * joints + 3], in_anchor, atol=1e-5)
 
 
@@ -136,8 +141,47 @@ def test_a_robot_that_does_what_the_motion_does_elsewhere_has_no_error_of_its_bo
     assert (terms["motion_global_root_pos"] < np.exp(-(0.3**2) / 0.3**2)).all()
 
 
+def test_actions_are_around_the_pose_after_the_step_and_lead_it_by_its_speed() -> None:
+    action = Action(f"{OWN}motion_joint_position", actuators=".*", scale=0.5, lead=0.1)
+    task = Tracking(EXACT.change(actions={"joint_pos": action}), num_envs=ENVS, device="cpu", seed=3)
+    task.actions.fill_(0.2)
+    task.step()
+    frame, model = task.start_frame.numpy() + 1, task.model
+    joints = model.actuator_trnid[:, 0]
+    pose, speed = task.motion.qpos[frame][:, model.jnt_qposadr[joints]], task.motion.qvel[frame]
+    target = pose + 0.1 * speed[:, model.jnt_dofadr[joints]] + 0.5 * 0.2
+    np.testing.assert_allclose(task.data("ctrl").numpy(), model.actuator_gear[:, 0] * target, atol=1e-5)
+
+
+def test_assistance_draws_a_body_to_its_pose_and_velocity_in_the_motion() -> None:
+    numbers = {"strength": 0.5, "stiffness": 100.0, "damping": 10.0, "upright": 30.0, "spin": 2.0}
+    held = Event(f"{OWN}apply_motion_assistance", "step", interval=(1.0, 1.0), body="torso", **numbers)
+    start = {"x": (-0.2, 0.2), "roll": (-0.1, 0.1), "yaw": (-0.3, 0.3)}
+    config = EXACT.change(events={"held": held, "start": start})
+    task = Tracking(config, num_envs=ENVS, device="cpu", seed=3)
+    for _ in range(3):
+        task.step()
+    body, data, going = task.model.body("torso").id, mujoco.MjData(task.model), ~task.done.numpy().astype(bool)
+    assert going.sum() > ENVS / 2
+    turn, velocity = np.zeros(3), np.zeros(6)
+    for env in np.flatnonzero(going):
+        for name in ("xpos", "xquat", "cvel", "subtree_com"):
+            getattr(data, name)[:] = task.state_values[name].numpy()[env].reshape(getattr(data, name).shape)
+        mujoco.mj_objectVelocity(task.model, data, mujoco.mjtObj.mjOBJ_XBODY, body, velocity, 0)
+        frame, motion = task.start_frame.numpy()[env] + task.age.numpy()[env], task.motion
+        # The difference of two orientations is in the frame of the second.
+        mujoco.mju_subQuat(turn, motion.body_quat[frame, body].astype(float), data.xquat[body])
+        angle, axis = np.linalg.norm(turn), rotated(turn, data.xquat[body])
+        torque = 30.0 * 2.0 * np.sin(angle / 2) * axis / angle
+        torque += 2.0 * (motion.body_ang_vel[frame, body] - velocity[:3])
+        force = 100.0 * (motion.body_pos[frame, body] - data.xpos[body])
+        force += 10.0 * (motion.body_lin_vel[frame, body] - velocity[3:])
+        wrench = task.data("xfrc_applied").numpy()[env, body]
+        np.testing.assert_allclose(wrench, 0.5 * np.concatenate([force, torque]), rtol=2e-3, atol=0.02)
+
+
 def test_a_robot_that_leaves_the_motion_is_terminated_by_its_distance_or_only_its_height() -> None:
-    own, near = "shoal.tasks.humanoid.terms:", {"anchor_body": "{anchor}", "threshold": 0.2}
+    own, near = OWN, {"anchor_body": "{anchor}", "threshold": 0.2}
     ends = {
         "anchor": Done(f"{own}bad_anchor_pos", **near),
         "bodies": Done(f"{own}bad_motion_body_pos", bodies="{bodies}", **near),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import warp as wp
 
-from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints
+from shoal.mdp.annotations import Actuators, BodyId, BodyIds, Joints, Numbers
 from shoal.mdp.base import (
     base_quat,
     body_ang_vel_w,
@@ -72,6 +72,24 @@ def moved_pos(state: Any, env: int, anchor: int, body: BodyId) -> wp.vec3:
 def moved_quat(state: Any, env: int, anchor: int, body: BodyId) -> wp.quat:
     """Return the moved orientation of a body."""
     return heading_to_robot(state, env, anchor) * state.reference.body_quat[frame_of(state, env), body]
+
+
+# Actions.
+
+
+@wp.func
+def motion_joint_position(
+    state: Any, env: int, i: int, action: float, actuators: Annotated[Actuators, POSITION], scale: Numbers, lead: float
+) -> None:
+    """Set the target of a position actuator, `scale` [rad or m] for each unit of the action, around the motion's pose.
+
+    That is the pose in which the robot is to be after this step, and `lead` [s] further at its speed, by which joints
+    with damping follow late. Johannink et al., "Residual reinforcement learning for robot control", arXiv:1812.03201.
+    """
+    frame = frame_of(state, env)
+    followed = state.reference.qpos[frame, actuators[i].qpos] + lead * state.reference.qvel[frame, actuators[i].dof]
+    target = followed + scale[i] * action
+    state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 
 # Observations.
@@ -285,6 +303,35 @@ def start_on_motion(
         state.qpos[env, joints[i].qpos] = wp.clamp(angle, joints[i].lower, joints[i].upper)
     for i in range(actuators.shape[0]):
         state.ctrl[env, actuators[i].index] = actuators[i].gear * state.qpos[env, actuators[i].qpos]
+
+
+@wp.func
+def apply_motion_assistance(
+    state: Any,
+    env: int,
+    body: BodyId,
+    strength: float,
+    stiffness: float,
+    damping: float,
+    upright: float,
+    spin: float,
+) -> None:
+    """Apply a force and a torque to a body that draw it to the motion; of mode `step`.
+
+    The force is `stiffness` [N/m] times the distance and `damping` [N s/m] times the difference of the velocity, the
+    torque `upright` [N m/rad] times twice the sine of half the angle and `spin` [N m s/rad] times the difference of the
+    angular velocity. All are multiplied by `strength`, which a curriculum lowers to 0. Yuan and Kitani, "Residual force
+    control for agile human behavior imitation and extended motion synthesis", arXiv:2006.07364.
+    """
+    frame, motion = frame_of(state, env), state.reference
+    distance = motion.body_pos[frame, body] - state.xpos[env, body]
+    velocity = motion.body_lin_vel[frame, body] - body_lin_vel_w(state, env, body)
+    turn = motion.body_quat[frame, body] * wp.quat_inverse(quat_of(state.xquat[env, body]))
+    angle = 2.0 * wp.where(turn[3] < 0.0, -1.0, 1.0) * wp.vec3(turn[0], turn[1], turn[2])
+    speed = motion.body_ang_vel[frame, body] - body_ang_vel_w(state, env, body)
+    state.xfrc_applied[env, body] = wp.spatial_vector(
+        strength * (stiffness * distance + damping * velocity), strength * (upright * angle + spin * speed)
+    )
 
 
 # Metrics.
