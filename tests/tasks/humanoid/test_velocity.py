@@ -41,7 +41,7 @@ def test_pushes_grow_once_the_robot_walks_without_help(metrics: dict[str, float]
     assert (walks_alone(metrics) >= 1.0) == goes_on
 
 
-def test_help_ends_at_nothing_and_pushes_at_those_of_mjlab() -> None:
+def test_help_ends_at_nothing_and_pushes_beyond_those_of_mjlab() -> None:
     curricula, events = G1_FLAT.terms("curricula"), G1_MJLAB.terms("events")
     strengths: Any = curricula["assistance"].strength
     assert strengths[0] == 1.0
@@ -51,14 +51,21 @@ def test_help_ends_at_nothing_and_pushes_at_those_of_mjlab() -> None:
     for name in ("x", "y", "z", "roll", "pitch", "yaw"):
         pushes: Any = getattr(curricula["pushes"], name)
         assert pushes[0] == (0.0, 0.0)
-        assert pushes[-1] == getattr(events["push"], name)
+        least, most = getattr(events["push"], name)
+        assert pushes[-3] == (least, most)
+        assert pushes[-1] == (1.4 * least, 1.4 * most)
 
 
-def test_following_closely_is_paid_in_training_alone_and_once_the_robot_walks_without_help() -> None:
-    precise, curricula = G1_FLAT.terms("rewards")["track_linear_velocity_precise"], G1_FLAT.terms("curricula")
-    assert precise.weight == 0.0
-    assert curricula["precision"].weight == (2.0,)
-    assert curricula["precision"].when == curricula["pushes"].when == walks_alone.__name__
+def test_following_closely_and_falls_count_in_training_alone_and_once_the_robot_walks_without_help() -> None:
+    rewards, curricula = G1_FLAT.terms("rewards"), G1_FLAT.terms("curricula")
+    for curriculum, reward, weight in (
+        ("precision", "track_linear_velocity_precise", 2.0),
+        ("falls", "fell", -200.0),
+    ):
+        assert rewards[reward].weight == 0.0
+        assert curricula[curriculum].reward_name == reward
+        assert curricula[curriculum].weight == (weight,)
+        assert curricula[curriculum].when == curricula["pushes"].when == walks_alone.__name__
 
 
 def test_no_stage_depends_on_the_number_of_environments() -> None:

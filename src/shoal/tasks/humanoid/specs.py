@@ -11,21 +11,22 @@ from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, num_envs=256, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
 _ppo = partial(ppo, 256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02)
+_WALKING = ppo(
+    *(128, 128, 128),
+    privileged=True,
+    # With one of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
+    init_std=0.4,
+    entropy_coef=0.0,
+    desired_kl=0.03,
+    symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True),
+)
 
 SPECS = (
     _task(
         name="G1-Velocity-Flat",
         summary="Walk with a Unitree G1 on flat ground as fast, and in the direction, that is commanded.",
         env=G1_FLAT,
-        agent=ppo(
-            *(128, 128, 128),
-            privileged=True,
-            # With one of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
-            init_std=0.4,
-            entropy_coef=0.0,
-            desired_kl=0.03,
-            symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True),
-        ),
+        agent=_WALKING,
         max_iterations=3000,
         builder="shoal.tasks.humanoid.velocity_task:FlatVelocity",
         gpu_bytes_per_env=158_000,
@@ -35,7 +36,7 @@ SPECS = (
         name="G1-Velocity-Rough",
         summary="The same on mjlab's rough terrain, which becomes harder as the robot learns.",
         env=G1_ROUGH,
-        agent=_ppo(init_std=0.4, symmetry=MIRRORED),
+        agent=_WALKING,
         max_iterations=3000,
         builder="shoal.tasks.humanoid.velocity_task:RoughVelocity",
         gpu_bytes_per_env=876_000,
