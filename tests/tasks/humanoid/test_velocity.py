@@ -6,10 +6,19 @@ from typing import Any
 
 import pytest
 
-from shoal.tasks.humanoid.velocity import G1_FLAT, G1_MJLAB, walks, walks_alone
+from shoal.mdp.config import RobotConfig
+from shoal.tasks.humanoid.velocity import (
+    G1_FLAT,
+    G1_MJLAB,
+    G1_ROUGH,
+    climbs_alone,
+    walks,
+    walks_alone,
+    walks_on_rough_ground,
+)
 
 ERROR, LENGTH = "Metrics/error_linear_velocity", "Train/mean_episode_length"
-HELP = "Curriculum/assistance/strength"
+HELP, LEVEL = "Curriculum/assistance/strength", "Metrics/terrain_level"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +50,27 @@ def test_pushes_grow_once_the_robot_walks_without_help(metrics: dict[str, float]
     assert (walks_alone(metrics) >= 1.0) == goes_on
 
 
+@pytest.mark.parametrize(
+    ("metrics", "goes_on"),
+    [({ERROR: 0.5, LENGTH: 800.0}, True), ({ERROR: 0.51, LENGTH: 1000.0}, False), ({ERROR: 0.1, LENGTH: 799.0}, False)],
+)
+def test_on_rough_ground_less_is_asked_for(metrics: dict[str, float], *, goes_on: bool) -> None:
+    assert (walks_on_rough_ground(metrics) >= 1.0) == goes_on
+
+
+@pytest.mark.parametrize(
+    ("metrics", "goes_on"),
+    [
+        ({ERROR: 0.44, HELP: 0.0, LEVEL: 3.0}, True),
+        ({ERROR: 0.46, HELP: 0.0, LEVEL: 3.0}, False),
+        ({ERROR: 0.1, HELP: 0.0, LEVEL: 2.9}, False),
+        ({ERROR: 0.1, HELP: 0.1, LEVEL: 9.0}, False),
+    ],
+)
+def test_on_rough_ground_pushes_wait_for_the_fourth_level(metrics: dict[str, float], *, goes_on: bool) -> None:
+    assert (climbs_alone(metrics) >= 1.0) == goes_on
+
+
 def test_help_ends_at_nothing_and_pushes_beyond_those_of_mjlab() -> None:
     curricula, events = G1_FLAT.terms("curricula"), G1_MJLAB.terms("events")
     strengths: Any = curricula["assistance"].strength
@@ -68,6 +98,7 @@ def test_following_closely_and_falls_count_in_training_alone_and_once_the_robot_
         assert curricula[curriculum].when == curricula["pushes"].when == walks_alone.__name__
 
 
-def test_no_stage_depends_on_the_number_of_environments() -> None:
+@pytest.mark.parametrize("config", [G1_FLAT, G1_ROUGH], ids=["flat", "rough"])
+def test_no_stage_depends_on_the_number_of_environments(config: RobotConfig) -> None:
     """Stages are counted in iterations and follow means; `steps` would be reached earlier by a smaller batch."""
-    assert all(term.steps == () and term.when for term in G1_FLAT.terms("curricula").values())
+    assert all(term.steps == () and term.when for term in config.terms("curricula").values())

@@ -40,7 +40,7 @@ SPECS = (
         max_iterations=3000,
         builder="shoal.tasks.humanoid.velocity_task:RoughVelocity",
         gpu_bytes_per_env=876_000,
-        observation_size=584,
+        observation_size=588,
     ),
     _task(
         name="Humanoid-Tracking-Flat",
