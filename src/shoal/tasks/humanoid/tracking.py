@@ -4,13 +4,14 @@ Terms, weights and ranges are those of mjlab 1.6.0's `tracking_env_cfg.py`, whic
 unless docs/tasks/humanoid.md says otherwise.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
 from shoal.mdp.velocity import ALL, pushes
-from shoal.tasks.humanoid.velocity import G1, SCALE
+from shoal.tasks.humanoid.velocity import G1, SCALE, help_and_pushes
 
 _OWN = "shoal.tasks.humanoid.terms:"
 _ANCHOR: dict[str, Any] = {"anchor_body": "{anchor}"}
@@ -122,12 +123,40 @@ HUMANOID = task_config(
     },
 )
 
+
+def follows(metrics: Mapping[str, float]) -> float:
+    """Return 1 or more where few episodes fail, and bodies are near enough."""
+    failed, error = metrics.get("Metrics/failed_share", 1.0), metrics.get("Metrics/error_body_pos", 9.0)
+    return min(0.25 / max(failed, 0.01), 0.08 / max(error, 0.001))
+
+
+def follows_alone(metrics: Mapping[str, float]) -> float:
+    """Return the same, and 0 with assistance."""
+    return follows(metrics) if metrics.get("Curriculum/assistance/strength", 1.0) == 0.0 else 0.0
+
+
 G1_TRACKING = HUMANOID.change(
     **G1,
     motion="sub3_largebox_003_mj",
     anchor="torso_link",
     bodies="pelvis|torso_link|.*_(hip_roll|knee|ankle_roll|shoulder_roll|elbow|wrist_yaw)_link",
     ends=".*_(ankle_roll|wrist_yaw)_link",
-    actions={"joint_pos": {"scale": SCALE}},
+    actions={"joint_pos": Action(f"{_OWN}motion_joint_position", actuators=ALL, scale=SCALE, lead=0.06)},
+    events={
+        "assistance": Event(
+            f"{_OWN}apply_motion_assistance",
+            "step",
+            interval=(1.0, 1.0),
+            body="{base}",
+            strength=0.0,
+            stiffness=2000.0,
+            damping=150.0,
+            upright=400.0,
+            spin=8.0,
+            lift=300.0,
+        )
+    },
+    curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), (0.0, 0.25, 0.5, 0.75, 1.0)),
 )
-"""A G1, whose motion is one of the package holosoma."""
+"""A G1, whose motion is one of the package holosoma. Actions are around the motion's pose, `lead` [s] ahead, which is
+the damping of the joints by their stiffness; and it is held near the motion, as far as it does not follow without."""

@@ -9,7 +9,7 @@ and for not falling, and pushes grow; on rough ground, once it has come to the f
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from shoal.mdp.config import RobotConfig, task_config
@@ -114,10 +114,39 @@ _SCALES = {".*hip_(pitch|yaw)_joint": 0.548, ".*(hip_roll|knee)_joint": 0.35, ".
 _SCALES |= {".*(shoulder|elbow|wrist_roll).*": 0.1, ".*wrist_(pitch|yaw).*": 0.05, "waist.*": 0.15}
 _STRENGTHS = tuple(1 - 0.75 * i / 16 for i in range(16)) + tuple(0.25 - 0.0125 * i for i in range(21))
 """Of the assistance; the last is 0."""
-_PUSHES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.2, 1.4)
-"""Parts of mjlab's pushes. One that withstands harder ones falls less often under these."""
 _STEPS: dict[str, Any] = {"command": "twist", "period": _PERIOD}
 _CLOCK = {"phase": Obs("gait_phase", period=_PERIOD)}
+
+
+def help_and_pushes(
+    does: Callable[[Mapping[str, float]], float],
+    alone: Callable[[Mapping[str, float]], float],
+    most: Mapping[str, tuple[float, float]],
+    parts: tuple[float, ...],
+) -> dict[str, Any]:
+    """Return the curricula of the event `assistance`, which goes away, and then of `push`, from nothing to `most`.
+
+    Args:
+        does: Function of the metrics that is 1 or more where the robot does what it is to do, perhaps with assistance.
+        alone: The same without assistance.
+        most: Ranges of the velocities of pushes [m/s, rad/s].
+        parts: Shares of these, one for each stage.
+    """
+    pushes = {name: tuple((part * least, part * largest) for part in parts) for name, (least, largest) in most.items()}
+    helped, pushed = ((-1.0, *(1.0 for _ in stages[1:])) for stages in (_STRENGTHS, parts))  # The first at once.
+    return {
+        "assistance": Curriculum(
+            "event_curriculum",
+            event_name="assistance",
+            when=does,
+            above=helped,
+            min_iterations=12,
+            strength=_STRENGTHS,
+        ),
+        "pushes": Curriculum(
+            "event_curriculum", event_name="push", when=alone, above=pushed, min_iterations=30, **pushes
+        ),
+    }
 
 
 def walks(metrics: Mapping[str, float]) -> float:
@@ -189,14 +218,7 @@ G1_FLAT = G1_MJLAB.change(
         )
     },
     curricula={
-        "assistance": Curriculum(
-            "event_curriculum",
-            event_name="assistance",
-            when=walks,
-            above=(-1.0, *(1.0 for _ in _STRENGTHS[1:])),
-            min_iterations=12,
-            strength=_STRENGTHS,
-        ),
+        **help_and_pushes(walks, walks_alone, _PUSH, (0.0, 0.25, 0.5, 0.75, 1.0, 1.2, 1.4)),
         "precision": Curriculum(
             "reward_curriculum",
             reward_name="track_linear_velocity_precise",
@@ -205,14 +227,6 @@ G1_FLAT = G1_MJLAB.change(
             weight=(2.0,),
         ),
         "falls": Curriculum("reward_curriculum", reward_name="fell", when=walks_alone, above=(1.0,), weight=(-200.0,)),
-        "pushes": Curriculum(
-            "event_curriculum",
-            event_name="push",
-            when=walks_alone,
-            above=(-1.0, *(1.0 for _ in _PUSHES[1:])),
-            min_iterations=30,
-            **{name: tuple((part * least, part * most) for part in _PUSHES) for name, (least, most) in _PUSH.items()},
-        ),
         "command_vel": None,
     },
 )
