@@ -84,17 +84,19 @@ def test_help_ends_at_nothing_and_pushes_beyond_those_of_mjlab() -> None:
         least, most = getattr(events["push"], name)
         assert pushes[-3] == (least, most)
         assert pushes[-1] == (1.4 * least, 1.4 * most)
+    assert curricula["pushes"].above == (-1.0, 1.0, 1.0, 1.0, 1.0, 1.3, 1.3)
 
 
 def test_following_closely_and_falls_count_in_training_alone_and_once_the_robot_walks_without_help() -> None:
     rewards, curricula = G1_FLAT.terms("rewards"), G1_FLAT.terms("curricula")
-    for curriculum, reward, weight in (
-        ("precision", "track_linear_velocity_precise", 2.0),
-        ("falls", "fell", -200.0),
+    for curriculum, reward, weight, threshold in (
+        ("precision", "track_linear_velocity_precise", 2.0, 1.0),
+        ("falls", "fell", -200.0, 1.3),
     ):
         assert rewards[reward].weight == 0.0
         assert curricula[curriculum].reward_name == reward
         assert curricula[curriculum].weight == (weight,)
+        assert curricula[curriculum].above == (threshold,)
         assert curricula[curriculum].when == curricula["pushes"].when == walks_alone.__name__
 
 

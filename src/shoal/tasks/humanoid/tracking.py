@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from shoal.mdp.config import RobotConfig, task_config
 from shoal.mdp.terms import Action, Done, Event, Metric, Obs, Reward
 from shoal.mdp.velocity import ALL, pushes
-from shoal.tasks.humanoid.velocity import G1, SCALE, help_and_pushes
+from shoal.tasks.humanoid.velocity import G1, GROWING, SCALE, help_and_pushes
 
 _OWN = "shoal.tasks.humanoid.terms:"
 _ANCHOR: dict[str, Any] = {"anchor_body": "{anchor}"}
@@ -156,7 +156,7 @@ G1_TRACKING = HUMANOID.change(
             lift=300.0,
         )
     },
-    curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), (0.0, 0.25, 0.5, 0.75, 1.0)),
+    curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), GROWING),
 )
 """A G1, whose motion is one of the package holosoma. Actions are around the motion's pose, `lead` [s] ahead, which is
 the damping of the joints by their stiffness; and it is held near the motion, as far as it does not follow without."""

@@ -114,6 +114,10 @@ _SCALES = {".*hip_(pitch|yaw)_joint": 0.548, ".*(hip_roll|knee)_joint": 0.35, ".
 _SCALES |= {".*(shoulder|elbow|wrist_roll).*": 0.1, ".*wrist_(pitch|yaw).*": 0.05, "waist.*": 0.15}
 _STRENGTHS = tuple(1 - 0.75 * i / 16 for i in range(16)) + tuple(0.25 - 0.0125 * i for i in range(21))
 """Of the assistance; the last is 0."""
+_AT_ONCE, _WELL = -1.0, 1.3
+"""Thresholds of what is 1 where the robot does what it is to do."""
+GROWING = {0.0: _AT_ONCE, 0.25: 1.0, 0.5: 1.0, 0.75: 1.0, 1.0: 1.0}
+"""Stages of pushes."""
 _STEPS: dict[str, Any] = {"command": "twist", "period": _PERIOD}
 _CLOCK = {"phase": Obs("gait_phase", period=_PERIOD)}
 
@@ -121,30 +125,34 @@ _CLOCK = {"phase": Obs("gait_phase", period=_PERIOD)}
 def help_and_pushes(
     does: Callable[[Mapping[str, float]], float],
     alone: Callable[[Mapping[str, float]], float],
-    most: Mapping[str, tuple[float, float]],
-    parts: tuple[float, ...],
+    usual: Mapping[str, tuple[float, float]],
+    stages: Mapping[float, float],
 ) -> dict[str, Any]:
-    """Return the curricula of the event `assistance`, which goes away, and then of `push`, from nothing to `most`.
+    """Return the curricula of the event `assistance`, which goes away, and then of `push`, which grow from nothing.
 
     Args:
         does: Function of the metrics that is 1 or more where the robot does what it is to do, perhaps with assistance.
         alone: The same without assistance.
-        most: Ranges of the velocities of pushes [m/s, rad/s].
-        parts: Shares of these, one for each stage.
+        usual: Ranges of the velocities of the usual pushes [m/s, rad/s].
+        stages: What is multiplied with these in each stage, and what `alone` is to be then.
     """
-    pushes = {name: tuple((part * least, part * largest) for part in parts) for name, (least, largest) in most.items()}
-    helped, pushed = ((-1.0, *(1.0 for _ in stages[1:])) for stages in (_STRENGTHS, parts))  # The first at once.
+    pushes = {name: tuple((part * least, part * most) for part in stages) for name, (least, most) in usual.items()}
     return {
         "assistance": Curriculum(
             "event_curriculum",
             event_name="assistance",
             when=does,
-            above=helped,
+            above=(_AT_ONCE, *(1.0 for _ in _STRENGTHS[1:])),
             min_iterations=12,
             strength=_STRENGTHS,
         ),
         "pushes": Curriculum(
-            "event_curriculum", event_name="push", when=alone, above=pushed, min_iterations=30, **pushes
+            "event_curriculum",
+            event_name="push",
+            when=alone,
+            above=tuple(stages.values()),
+            min_iterations=30,
+            **pushes,
         ),
     }
 
@@ -218,7 +226,8 @@ G1_FLAT = G1_MJLAB.change(
         )
     },
     curricula={
-        **help_and_pushes(walks, walks_alone, _PUSH, (0.0, 0.25, 0.5, 0.75, 1.0, 1.2, 1.4)),
+        # One that withstands harder pushes than mjlab's falls less often under these.
+        **help_and_pushes(walks, walks_alone, _PUSH, GROWING | {1.2: _WELL, 1.4: _WELL}),
         "precision": Curriculum(
             "reward_curriculum",
             reward_name="track_linear_velocity_precise",
@@ -226,7 +235,9 @@ G1_FLAT = G1_MJLAB.change(
             above=(1.0,),
             weight=(2.0,),
         ),
-        "falls": Curriculum("reward_curriculum", reward_name="fell", when=walks_alone, above=(1.0,), weight=(-200.0,)),
+        "falls": Curriculum(
+            "reward_curriculum", reward_name="fell", when=walks_alone, above=(_WELL,), weight=(-200.0,)
+        ),
         "command_vel": None,
     },
 )
