@@ -127,7 +127,7 @@ HUMANOID = task_config(
 def follows(metrics: Mapping[str, float]) -> float:
     """Return 1 or more where few episodes fail, and bodies are near enough."""
     failed, error = metrics.get("Metrics/failed_share", 1.0), metrics.get("Metrics/error_body_pos", 9.0)
-    return min(0.25 / max(failed, 0.01), 0.08 / max(error, 0.001))
+    return min(0.4 / max(failed, 0.01), 0.12 / max(error, 0.001))
 
 
 def follows_alone(metrics: Mapping[str, float]) -> float:
