@@ -16,7 +16,7 @@ from shoal.config.plain import from_plain
 from shoal.mdp.terms import Action, Done, Event, Object, Obs, Reward
 from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.motion import motion_file
-from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig
+from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig, follows, follows_alone
 from shoal.tasks.humanoid.tracking_task import Tracking
 
 ENVS = 32
@@ -178,6 +178,21 @@ def test_assistance_draws_a_body_to_its_pose_and_velocity_in_the_motion() -> Non
         force += 10.0 * (motion.body_lin_vel[frame, body] - velocity[3:]) + [0.0, 0.0, 5.0]
         wrench = task.data("xfrc_applied").numpy()[env, body]
         np.testing.assert_allclose(wrench, 0.5 * np.concatenate([force, torque]), rtol=2e-3, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("failed", "error", "goes_on"), [(0.4, 0.12, True), (0.41, 0.05, False), (0.1, 0.13, False), (0.0, 0.0, True)]
+)
+def test_help_becomes_weaker_where_few_episodes_fail_and_bodies_are_near(
+    failed: float, error: float, *, goes_on: bool
+) -> None:
+    metrics = {"Metrics/failed_share": failed, "Metrics/error_body_pos": error}
+    assert (follows(metrics) >= 1.0) == goes_on
+    assert follows_alone(metrics | {"Curriculum/assistance/strength": 0.0}) == follows(metrics)
+    assert (
+        follows_alone(metrics | {"Curriculum/assistance/strength": 0.1}) == follows_alone(metrics) == 0.0
+    assert follows({}) < 1.0
+    )
 
 
 def test_a_robot_that_leaves_the_motion_is_terminated_by_its_distance_or_only_its_height() -> None:
