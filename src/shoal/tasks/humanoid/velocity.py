@@ -247,5 +247,9 @@ _SCANS = {"policy": Obs("height_scan", noise=0.1, **_SCAN), "critic": Obs("heigh
 G1_ROUGH = on_terrain(G1_FLAT, _SCANS, spread=0.5, first_levels=1, **ROUGH_TERRAINS).change(
     # Of the distance that is commanded: turns take away from it, and 0.8 was reached only under the full help.
     events={"terrain_levels": {"promote_at": 0.65, "demote_at": 0.4}},
-    curricula={"assistance": {"when": walks_on_rough_ground}, "pushes": {"when": climbs_alone}},
+    curricula={
+        "assistance": {"when": walks_on_rough_ground},
+        "falls": {"above": (1.0,)},
+        "pushes": {"when": climbs_alone},
+    },
 )
