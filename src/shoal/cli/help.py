@@ -48,6 +48,7 @@ _GROUPS = (
     ("env events", "What happens at random: resets, pushes, domain randomization.", r"--env\.events\..*"),
     ("env terminations", "What ends an episode.", r"--env\.terminations\..*"),
     ("env terms", "Actions, contacts and metrics.", r"--env\.(actions|contacts|metrics)\..*"),
+    ("env curricula", "Numbers that change in stages, with the steps or a metric.", r"--env\.curricula\..*"),
     ("env sub-terrains", "Numbers of the kinds of sub-terrains of rough terrain.", r"--env\.sub-terrains\..*"),
     (
         "env simulation",
