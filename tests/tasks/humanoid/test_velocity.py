@@ -15,6 +15,7 @@ from shoal.tasks.humanoid.velocity import (
     walks,
     walks_alone,
     walks_on_rough_ground,
+    withstands,
 )
 
 ERROR, LENGTH = "Metrics/error_linear_velocity", "Train/mean_episode_length"
@@ -46,8 +47,26 @@ def test_help_becomes_weaker_where_the_robot_walks_long_and_as_commanded(
         ({ERROR: 0.1}, False),
     ],
 )
-def test_pushes_grow_once_the_robot_walks_without_help(metrics: dict[str, float], *, goes_on: bool) -> None:
+def test_following_closely_counts_once_the_robot_walks_without_help(
+    metrics: dict[str, float], *, goes_on: bool
+) -> None:
     assert (walks_alone(metrics) >= 1.0) == goes_on
+
+
+@pytest.mark.parametrize(
+    ("metrics", "goes_on"),
+    [
+        ({ERROR: 0.44, LENGTH: 900.0, HELP: 0.0}, True),
+        ({ERROR: 0.46, LENGTH: 1000.0, HELP: 0.0}, False),
+        ({ERROR: 0.1, LENGTH: 899.0, HELP: 0.0}, False),
+        ({ERROR: 0.1, LENGTH: 1000.0, HELP: 0.0125}, False),
+        ({ERROR: 0.1, HELP: 0.0}, False),
+    ],
+)
+def test_pushes_grow_as_far_as_the_robot_withstands_them_without_help(
+    metrics: dict[str, float], *, goes_on: bool
+) -> None:
+    assert (withstands(metrics) >= 1.0) == goes_on
 
 
 @pytest.mark.parametrize(
@@ -71,33 +90,37 @@ def test_on_rough_ground_pushes_wait_for_the_fourth_level(metrics: dict[str, flo
     assert (climbs_alone(metrics) >= 1.0) == goes_on
 
 
-def test_help_ends_at_nothing_and_pushes_beyond_those_of_mjlab() -> None:
-    curricula, events = G1_FLAT.terms("curricula"), G1_MJLAB.terms("events")
+@pytest.mark.parametrize(("config", "most_pushes"), [(G1_FLAT, 2.8), (G1_ROUGH, 1.0)], ids=["flat", "rough"])
+def test_help_ends_at_nothing_and_pushes_on_flat_ground_beyond_those_of_mjlab(
+    config: RobotConfig, most_pushes: float
+) -> None:
+    curricula, events = config.terms("curricula"), G1_MJLAB.terms("events")
     strengths: Any = curricula["assistance"].strength
     assert strengths[0] == 1.0
     assert strengths[-1] == 0.0
     assert [*strengths] == sorted(strengths, reverse=True)
-    assert G1_FLAT.terms("events")["assistance"].strength == 0.0  # In `play` and `evaluate`.
+    assert config.terms("events")["assistance"].strength == 0.0  # In `play` and `evaluate`.
     for name in ("x", "y", "z", "roll", "pitch", "yaw"):
         pushes: Any = getattr(curricula["pushes"], name)
         assert pushes[0] == (0.0, 0.0)
         least, most = getattr(events["push"], name)
-        assert pushes[-3] == (least, most)
-        assert pushes[-1] == (1.4 * least, 1.4 * most)
-    assert curricula["pushes"].above == (-1.0, 1.0, 1.0, 1.0, 1.0, 1.3, 1.3)
+        assert pushes[4] == (least, most)
+        assert pushes[-1] == (most_pushes * least, most_pushes * most)
+    assert curricula["pushes"].above == (-1.0, *(1.0 for _ in curricula["pushes"].x[1:]))
 
 
 def test_following_closely_and_falls_count_in_training_alone_and_once_the_robot_walks_without_help() -> None:
     rewards, curricula = G1_FLAT.terms("rewards"), G1_FLAT.terms("curricula")
     for curriculum, reward, weight, threshold in (
         ("precision", "track_linear_velocity_precise", 2.0, 1.0),
-        ("falls", "fell", -200.0, 1.3),
+        ("falls", "fell", -200.0, 1.2),
     ):
         assert rewards[reward].weight == 0.0
         assert curricula[curriculum].reward_name == reward
         assert curricula[curriculum].weight == (weight,)
         assert curricula[curriculum].above == (threshold,)
-        assert curricula[curriculum].when == curricula["pushes"].when == walks_alone.__name__
+        assert curricula[curriculum].when == walks_alone.__name__
+    assert curricula["pushes"].when == withstands.__name__
 
 
 @pytest.mark.parametrize("config", [G1_FLAT, G1_ROUGH], ids=["flat", "rough"])
