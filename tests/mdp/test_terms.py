@@ -14,7 +14,7 @@ from shoal.mdp.annotations import BodyIds
 from shoal.mdp.base import body_lin_vel_w
 from shoal.mdp.config import TermsConfig, task_config
 from shoal.mdp.task import TermsTask
-from shoal.mdp.terms import Action, Command, Contact, Done, Event, Obs, Reward
+from shoal.mdp.terms import Action, Command, Contact, Done, Event, Metric, Obs, Reward
 
 MODEL = """
 <mujoco>
@@ -295,6 +295,26 @@ def test_action_accelerations_are_second_differences_from_zero() -> None:
         task.step()
         expected = ((actions[-1] - 2 * actions[-2] + actions[-3]) ** 2).sum(axis=1)
         np.testing.assert_allclose(task.terms.numpy()[:, -1], expected, rtol=1e-4)
+
+
+def test_an_averaged_error_of_turning_is_the_exponential_average_of_the_signed_errors() -> None:
+    calm = CONFIG.change(
+        rewards=dict.fromkeys(CONFIG.terms("rewards"))
+        | {"turns": Reward("track_average_ang_vel_z_exp", weight=1.0, **TWIST, std=0.4, time=0.3)},
+        metrics={"error": Metric("average_error_ang_vel", **TWIST, time=0.3)},
+        terminations=dict.fromkeys(TERMINATIONS),
+    )
+    task = Biped(calm, num_envs=8, device="cpu", seed=0)
+    rng, average = np.random.default_rng(0), np.zeros(8)
+    share = 1.0 - np.exp(-task.step_dt / 0.3)
+    for _ in range(20):
+        task.actions.assign(rng.uniform(-2, 2, (8, 4)).astype(np.float32))
+        task.step()
+        states = [State(task, env) for env in range(8)]
+        average += share * (np.array([s.command[2] - s.ang_vel[2] for s in states]) - average)
+        np.testing.assert_allclose(task.metric_values.numpy()[:, 0], np.abs(average), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(task.terms.numpy()[:, 0], np.exp(-((average / 0.4) ** 2)), rtol=1e-3, atol=1e-5)
+    assert np.abs(average).max() > 0.1
 
 
 def test_feet_are_rewarded_where_they_touch_by_the_clock_of_their_gait() -> None:

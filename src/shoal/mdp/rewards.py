@@ -51,6 +51,18 @@ def error_ang_vel(state: Any, env: int, command: CommandColumn) -> float:
 
 
 @wp.func
+def average_error_ang_vel(state: Any, env: int, command: CommandColumn, time: float, memory: Memory) -> float:
+    """Return the distance of the base's angular velocity about z from its command, averaged over `time` [s; rad/s].
+
+    The average is exponential, and of the signed error: over the period of its steps a robot sways to both sides, which
+    says nothing about where it turns.
+    """
+    error = command_at(state, env, command)[2] - base_ang_vel(state, env)[2]
+    memory[env, 0] += (1.0 - wp.exp(-state.step_dt / time)) * (error - memory[env, 0])
+    return wp.abs(memory[env, 0])
+
+
+@wp.func
 def is_alive(state: Any, env: int) -> float:
     """Return 1 unless the episode ends by a termination that is no time-out."""
     return wp.where(state.terminated[env], 0.0, 1.0)
@@ -87,6 +99,15 @@ def track_lin_vel_xy_exp(state: Any, env: int, command: CommandColumn, std: floa
 def track_ang_vel_z_exp(state: Any, env: int, command: CommandColumn, std: float) -> float:
     """Reward the commanded angular velocity about z: 1 without error, 1/e with an error of `std` [rad/s]."""
     error = error_ang_vel(state, env, command)
+    return wp.exp(-error * error / (std * std))
+
+
+@wp.func
+def track_average_ang_vel_z_exp(
+    state: Any, env: int, command: CommandColumn, std: float, time: float, memory: Memory
+) -> float:
+    """Reward the commanded angular velocity about z, averaged over `time` [s]: 1/e with an error of `std` [rad/s]."""
+    error = average_error_ang_vel(state, env, command, time, memory)
     return wp.exp(-error * error / (std * std))
 
 
