@@ -106,7 +106,7 @@ G1_MJLAB = task_config(
 
 _PERIOD, _SWING = 0.52, 0.5
 """Of the steps [s], and how far hips and ankles swing [rad]; knees swing twice as far. With longer steps a robot
-answers later to a push or a new command; with steps of 0.44 s it hardly turned."""
+answers later to a push or a new command."""
 _BENDING = "hip_pitch|knee|ankle_pitch"
 """Joints that step. The reward for the pose leaves them out, or else it pays for not stepping."""
 _OTHERS = f"(?i)(?!.*({_BENDING})).*"
@@ -139,7 +139,7 @@ def help_and_pushes(
         usual: Ranges of the velocities of the usual pushes [m/s, rad/s].
         stages: What is multiplied with these in each stage.
     """
-    # Harder pushes about the vertical axis hide where a robot turns, and hardly make it fall.
+    # Harder pushes about the vertical axis would hide where a robot turns.
     parts = {name: [min(part, 1.0) if name == "yaw" else part for part in stages] for name in usual}
     pushes = {name: tuple((part * least, part * most) for part in parts[name]) for name, (least, most) in usual.items()}
     return {
@@ -254,7 +254,5 @@ _SCANS = {"policy": Obs("height_scan", noise=0.1, **_SCAN), "critic": Obs("heigh
 G1_ROUGH = on_terrain(G1_FLAT, _SCANS, spread=0.5, first_levels=1, **ROUGH_TERRAINS).change(
     # Of the distance that is commanded: turns take away from it, and 0.8 was reached only under the full help.
     events={"terrain_levels": {"promote_at": 0.65, "demote_at": 0.4}},
-    curricula={
-        **help_and_pushes(walks_on_rough_ground, climbs_alone, _PUSH, GROWING),
-    },
+    curricula=help_and_pushes(walks_on_rough_ground, climbs_alone, _PUSH, GROWING),
 )
