@@ -29,7 +29,6 @@ from shoal.tasks import registry
 from shoal.tasks.registry import POLICIES
 
 LOGS = Path("logs/policies")
-SEED = 1
 EVALUATION = ("--num-episodes", "100", "--num-envs", "50", "--seeds", "7")
 """Another seed than that of the training."""
 DIGITS = 5
@@ -47,6 +46,7 @@ class Recipe:
     """Fields of the environment that are not the task's defaults."""
     training: tuple[str, ...] = ()
     """Other flags of the training."""
+    seed: int = 1
 
     def flags(self) -> list[str]:
         """Return the flags of the environment."""
@@ -81,7 +81,7 @@ RECIPES = {
 def make(name: str, recipe: Recipe, folder: Path, logs: Path) -> dict[str, Any]:
     """Train a policy, unless `logs` has its run, write its file, and return its entry of the manifest."""
     spec = registry.resolve(recipe.task)
-    words = ["train", recipe.task, "--seed", str(SEED), *recipe.flags(), *recipe.training]
+    words = ["train", recipe.task, "--seed", str(recipe.seed), *recipe.flags(), *recipe.training]
     log_root = logs / name
     if not log_root.is_dir():
         _shoal(*words, "--log-root", str(log_root))
@@ -96,7 +96,7 @@ def make(name: str, recipe: Recipe, folder: Path, logs: Path) -> dict[str, Any]:
         "task": recipe.task,
         "env": recipe.env,
         "command": " ".join(words),
-        "seed": SEED,
+        "seed": recipe.seed,
         "steps": (state["iter"] + 1) * launch["plan"]["samples_per_iteration"],
         "devices": launch["plan"]["devices"],
         "commit": (launch["git"] or {}).get("commit"),

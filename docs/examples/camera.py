@@ -1,12 +1,12 @@
-"""A quadruped with a depth camera on its trunk: see docs/guide/cameras.md."""
+"""A quadruped with a depth camera on its base: see docs/guide/cameras.md."""
 
 from typing import Any
 
 from shoal import mdp, registered
 
 FlatVelocity: Any = registered()["Quadruped-Velocity-Flat"].load_builder()
-# It looks ahead (+x of the trunk) and 30 degrees down.
-AHEAD = mdp.Camera(parent_body="trunk", pos=(0.3, 0.0, 0.05), quat=(0.61, 0.35, -0.35, -0.61), width=24, height=16)
+# It looks ahead (+x of the base) and 30 degrees down.
+AHEAD = mdp.Camera(parent_body="{base}", pos=(0.3, 0.0, 0.05), quat=(0.61, 0.35, -0.35, -0.61), width=24, height=16)
 
 
 class Seeing(FlatVelocity):

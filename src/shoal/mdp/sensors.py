@@ -50,6 +50,9 @@ class _Sensors:
     def __init__(self, spec: mujoco.MjSpec, config: TermsConfig) -> None:
         self._spec = spec
         self._roles, self._objects = config.named_roles(), config.terms("objects")
+        first = next(iter(spec.joints), None)  # As `RobotTask` has it.
+        if first is not None and first.type == mujoco.mjtJoint.mjJNT_FREE:
+            self._roles |= {"base": first.parent.name}
 
     def selected(self, path: str, term: Term, known: Mapping[str, Any]) -> tuple[list[str], Any]:
         """Return the names of what the one parameter of `known` that is given selects, and its type; none without."""

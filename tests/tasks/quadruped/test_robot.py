@@ -20,8 +20,8 @@ from shoal.errors import UsageError
 from shoal.mdp.config import RobotConfig
 from shoal.mdp.robots import SHIPPED, build_spec, check_robot, find_feet
 from shoal.run_record import make_run_dir, record_launch
-from shoal.tasks.quadruped.config import FLAT
-from shoal.tasks.quadruped.task import FlatVelocity
+from shoal.tasks.quadruped.config import DEPTH, FLAT
+from shoal.tasks.quadruped.task import FlatVelocity, RoughVelocity
 
 
 def test_the_shipped_robot_has_the_numbers_of_its_sources() -> None:
@@ -58,6 +58,12 @@ def test_another_robot_walks_with_its_own_numbers(tmp_path: Path) -> None:
     task.step()
     assert task.parameter("actuator_gainprm").numpy()[0, 0, 0] == 60.0
     assert len(find_feet(task.model, task.config.feet)) == 4
+
+
+def test_the_camera_of_the_depth_task_is_on_the_base_of_any_robot(tmp_path: Path) -> None:
+    other = changed(tmp_path, ('"trunk"', '"torso"'))
+    model = RoughVelocity.build_model(dataclasses.replace(DEPTH, robot=other))
+    assert model.body(model.cam_bodyid[model.camera("front").id]).name == "torso"
 
 
 def test_the_task_and_not_the_robots_file_decides_on_the_rates(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ DEPTH = BLIND.change(
     # Before the head, 45 degrees down: the ground from 0.1 to 1.2 m ahead, ten times a second.
     sensors={
         "front": Camera(
-            parent_body="trunk",
+            parent_body="{base}",
             pos=(0.27, 0.0, 0.03),
             quat=(0.6533, 0.2706, -0.2706, -0.6533),
             fovy=60.0,
