@@ -254,7 +254,10 @@ class PPO(algorithms.PPO):
         if self.rnd:
             losses["rnd"] = self.rnd.compute_loss(batch.observations[:size])
         if self.symmetry:
-            losses["symmetry"] = self.symmetry.compute_loss(self.actor, batch, size)
+            # The means of mirrored copies are there; the library computes them once more.
+            has_means = self.symmetry.use_data_augmentation
+            actor: Any = (lambda _: self.actor.output_mean) if has_means else self.actor
+            losses["symmetry"] = self.symmetry.compute_loss(actor, batch, size)
         return losses
 
     @torch.no_grad()
