@@ -15,6 +15,7 @@ from shoal.cli.parse import parse_train
 from shoal.config.plain import from_plain
 from shoal.mdp.terms import Action, Done, Event, Object, Obs, Reward
 from shoal.run_record import make_run_dir, record_launch
+from shoal.tasks.humanoid.inverse_dynamics import targets_of
 from shoal.tasks.humanoid.motion import motion_file
 from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig, follows, follows_alone
 from shoal.tasks.humanoid.tracking_task import Tracking
@@ -141,15 +142,13 @@ def test_a_robot_that_does_what_the_motion_does_elsewhere_has_no_error_of_its_bo
     assert (terms["motion_global_root_pos"] < np.exp(-(0.3**2) / 0.3**2)).all()
 
 
-def test_actions_are_around_the_pose_after_the_step_and_lead_it_by_its_speed() -> None:
-    action = Action(f"{OWN}motion_joint_position", actuators=".*", scale=0.5, lead=0.1)
+def test_actions_are_around_the_targets_of_the_pose_after_the_step() -> None:
+    action = Action(f"{OWN}motion_joint_position", actuators=".*", scale=0.5)
     task = Tracking(EXACT.change(actions={"joint_pos": action}), num_envs=ENVS, device="cpu", seed=3)
     task.actions.fill_(0.2)
     task.step()
     frame, model = task.start_frame.numpy() + 1, task.model
-    joints = model.actuator_trnid[:, 0]
-    pose, speed = task.motion.qpos[frame][:, model.jnt_qposadr[joints]], task.motion.qvel[frame]
-    target = pose + 0.1 * speed[:, model.jnt_dofadr[joints]] + 0.5 * 0.2
+    target = targets_of(model, task.motion)[frame] + 0.5 * 0.2
     np.testing.assert_allclose(task.data("ctrl").numpy(), model.actuator_gear[:, 0] * target, atol=1e-5)
 
 

@@ -34,6 +34,7 @@ class Reference:
     body_quat: wp.array2d[wp.quat]
     body_lin_vel: wp.array2d[wp.vec3]
     body_ang_vel: wp.array2d[wp.vec3]
+    targets: wp.array2d[wp.float32]  # A column for each actuator.
 
 
 # The frame, and poses.
@@ -79,16 +80,14 @@ def moved_quat(state: Any, env: int, anchor: int, body: BodyId) -> wp.quat:
 
 @wp.func
 def motion_joint_position(
-    state: Any, env: int, i: int, action: float, actuators: Annotated[Actuators, POSITION], scale: Numbers, lead: float
+    state: Any, env: int, i: int, action: float, actuators: Annotated[Actuators, POSITION], scale: Numbers
 ) -> None:
-    """Set the target of a position actuator, `scale` [rad or m] for each unit of the action, around the motion's pose.
+    """Set the target of a position actuator, `scale` [rad or m] for each unit of the action, around the motion's.
 
-    That is the pose in which the robot is to be after this step, and `lead` [s] further at its speed, by which joints
-    with damping follow late. Johannink et al., "Residual reinforcement learning for robot control", arXiv:1812.03201.
+    That is the one with whose torque the joint does what the motion does, by inverse dynamics, see `targets_of`.
+    Johannink et al., "Residual reinforcement learning for robot control", arXiv:1812.03201.
     """
-    frame = frame_of(state, env)
-    followed = state.reference.qpos[frame, actuators[i].qpos] + lead * state.reference.qvel[frame, actuators[i].dof]
-    target = followed + scale[i] * action
+    target = state.reference.targets[frame_of(state, env), actuators[i].index] + scale[i] * action
     state.ctrl[env, actuators[i].index] = actuators[i].gear * (target - state.encoder_bias[env, actuators[i].dof])
 
 

@@ -141,7 +141,7 @@ G1_TRACKING = HUMANOID.change(
     anchor="torso_link",
     bodies="pelvis|torso_link|.*_(hip_roll|knee|ankle_roll|shoulder_roll|elbow|wrist_yaw)_link",
     ends=".*_(ankle_roll|wrist_yaw)_link",
-    actions={"joint_pos": Action(f"{_OWN}motion_joint_position", actuators=ALL, scale=SCALE, lead=0.06)},
+    actions={"joint_pos": Action(f"{_OWN}motion_joint_position", actuators=ALL, scale=SCALE)},
     events={
         "assistance": Event(
             f"{_OWN}apply_motion_assistance",
@@ -153,10 +153,10 @@ G1_TRACKING = HUMANOID.change(
             damping=150.0,
             upright=400.0,
             spin=8.0,
-            lift=300.0,
+            lift=0.0,
         )
     },
     curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), GROWING),
 )
-"""A G1, whose motion is one of the package holosoma. Actions are around the motion's pose, `lead` [s] ahead, which is
-the damping of the joints by their stiffness; and it is held near the motion, as far as it does not follow without."""
+"""A G1, whose motion is one of the package holosoma. Actions are around the targets with which the joints would do what
+the motion does; and it is held near the motion, as far as it does not follow without."""

@@ -9,6 +9,7 @@ import warp as wp
 
 from shoal.mdp.robot_task import RobotTask
 from shoal.sim.render.marks import Ghost, Mark
+from shoal.tasks.humanoid.inverse_dynamics import targets_of
 from shoal.tasks.humanoid.motion import Motion, motion_file, read_motion
 from shoal.tasks.humanoid.terms import Reference, follow_failures
 from shoal.tasks.humanoid.tracking import G1_TRACKING, HUMANOID, TrackingConfig
@@ -41,6 +42,9 @@ class Tracking(RobotTask[TrackingConfig]):
             real_last = np.roll(values, -1, axis=-1) if name == "body_quat" else values
             dtype = struct.vars[name].type.dtype
             setattr(reference, name, wp.array(real_last, dtype=dtype, device=self.device))
+        around = any(str(term.func).endswith("motion_joint_position") for term in self.config.terms("actions").values())
+        targets = targets_of(self.model, motion) if around else np.zeros((1, self.model.nu))
+        reference.targets = wp.array(targets, dtype=wp.float32, device=self.device)
         self.start_frame = self.array("start_frame", dtype=wp.int32)
         """Frame that each episode began in."""
         return {
