@@ -153,7 +153,7 @@ def test_actions_are_around_the_targets_of_the_pose_after_the_step() -> None:
 
 
 def test_assistance_draws_a_body_to_its_pose_and_velocity_in_the_motion() -> None:
-    numbers = {"strength": 0.5, "stiffness": 100.0, "damping": 10.0, "upright": 30.0, "spin": 2.0, "lift": 5.0}
+    numbers = {"strength": 0.5, "stiffness": 100.0, "damping": 10.0, "upright": 30.0, "spin": 2.0}
     held = Event(f"{OWN}apply_motion_assistance", "step", interval=(1.0, 1.0), body="torso", **numbers)
     start = {"x": (-0.2, 0.2), "roll": (-0.1, 0.1), "yaw": (-0.3, 0.3)}
     config = EXACT.change(events={"held": held, "start": start})
@@ -174,7 +174,7 @@ def test_assistance_draws_a_body_to_its_pose_and_velocity_in_the_motion() -> Non
         torque = 30.0 * 2.0 * np.sin(angle / 2) * axis / angle
         torque += 2.0 * (motion.body_ang_vel[frame, body] - velocity[:3])
         force = 100.0 * (motion.body_pos[frame, body] - data.xpos[body])
-        force += 10.0 * (motion.body_lin_vel[frame, body] - velocity[3:]) + [0.0, 0.0, 5.0]
+        force += 10.0 * (motion.body_lin_vel[frame, body] - velocity[3:])
         wrench = task.data("xfrc_applied").numpy()[env, body]
         np.testing.assert_allclose(wrench, 0.5 * np.concatenate([force, torque]), rtol=2e-3, atol=0.02)
 

@@ -10,16 +10,9 @@ from shoal.tasks.humanoid.velocity import G1_FLAT, G1_ROUGH
 from shoal.tasks.registry import TaskSpec
 
 _task = partial(TaskSpec, num_envs=256, gpu_num_envs=4096, check="shoal.mdp.robots:check_robot")
-_ppo = partial(ppo, 256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02)
-_WALKING = ppo(
-    *(128, 128, 128),
-    privileged=True,
-    # With one of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
-    init_std=0.4,
-    entropy_coef=0.0,
-    desired_kl=0.03,
-    symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True),
-)
+# With a first standard deviation of 1, `action_rate` costs more than a step can earn, and the robot learns to fall.
+_g1_ppo = partial(ppo, 128, 128, 128, privileged=True, init_std=0.4, entropy_coef=0.0, desired_kl=0.03)
+_WALKING = _g1_ppo(symmetry=replace(MIRRORED, enabled=True, use_data_augmentation=True))
 
 SPECS = (
     _task(
@@ -46,7 +39,7 @@ SPECS = (
         name="Humanoid-Tracking-Flat",
         summary="Imitate a recorded motion with a humanoid on flat ground.",
         env=HUMANOID,
-        agent=_ppo(),
+        agent=ppo(256, 256, 128, privileged=True, entropy_coef=0.005, desired_kl=0.02),
         max_iterations=1500,
         builder="shoal.tasks.humanoid.tracking_task:Tracking",
         gpu_bytes_per_env=47_500,
@@ -56,7 +49,7 @@ SPECS = (
         name="G1-Tracking-Flat",
         summary="Imitate a person who carries a box, with a Unitree G1 on flat ground.",
         env=G1_TRACKING,
-        agent=_ppo(init_std=0.4, entropy_coef=0.0, desired_kl=0.03),
+        agent=_g1_ppo(),
         max_iterations=3000,
         builder="shoal.tasks.humanoid.tracking_task:G1Tracking",
         gpu_bytes_per_env=156_000,

@@ -314,14 +314,13 @@ def apply_motion_assistance(
     damping: float,
     upright: float,
     spin: float,
-    lift: float,
 ) -> None:
     """Apply a force and a torque to a body that draw it to the motion; of mode `step`.
 
-    The force is `stiffness` [N/m] times the distance, `damping` [N s/m] times the difference of the velocity, and
-    `lift` [N] up, the torque `upright` [N m/rad] times twice the sine of half the angle, and `spin` [N m s/rad] times
-    the difference of the angular velocity. All are multiplied by `strength`, which a curriculum lowers to 0. Yuan and
-    Kitani, "Residual force control for agile human behavior imitation and extended motion synthesis", arXiv:2006.07364.
+    The force is `stiffness` [N/m] times the distance and `damping` [N s/m] times the difference of the velocity, the
+    torque `upright` [N m/rad] times twice the sine of half the angle and `spin` [N m s/rad] times the difference of the
+    angular velocity. All are multiplied by `strength`, which a curriculum lowers to 0. Yuan and Kitani, "Residual force
+    control for agile human behavior imitation and extended motion synthesis", arXiv:2006.07364.
     """
     frame, motion = frame_of(state, env), state.reference
     distance = motion.body_pos[frame, body] - state.xpos[env, body]
@@ -329,7 +328,7 @@ def apply_motion_assistance(
     turn = motion.body_quat[frame, body] * wp.quat_inverse(quat_of(state.xquat[env, body]))
     angle = 2.0 * wp.where(turn[3] < 0.0, -1.0, 1.0) * wp.vec3(turn[0], turn[1], turn[2])
     speed = motion.body_ang_vel[frame, body] - body_ang_vel_w(state, env, body)
-    force = stiffness * distance + damping * velocity + wp.vec3(0.0, 0.0, lift)
+    force = stiffness * distance + damping * velocity
     state.xfrc_applied[env, body] = wp.spatial_vector(strength * force, strength * (upright * angle + spin * speed))
 
 

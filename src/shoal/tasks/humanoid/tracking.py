@@ -153,7 +153,6 @@ G1_TRACKING = HUMANOID.change(
             damping=150.0,
             upright=400.0,
             spin=8.0,
-            lift=0.0,
         )
     },
     curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), GROWING),
