@@ -1,4 +1,4 @@
-"""Registry entries of the motion tracking tasks: names, summaries and tuned learners. Importable without Warp."""
+"""Registry entries of the humanoids: names, summaries and tuned learners. Importable without Warp."""
 
 from dataclasses import replace
 from functools import partial
