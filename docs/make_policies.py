@@ -69,6 +69,7 @@ RECIPES = {
             env={"robot": "go2"},
             training=("--max-iterations", "600"),
         ),
+        Recipe(task="G1-Velocity-Flat", training=("--max-iterations", "1730"), seed=42),
         Recipe(task="Arm-Lift-Cube"),
         Recipe(task="Hand-Reorient-Cube", training=("--max-iterations", "950")),
         Recipe(task="Humanoid-Tracking-Flat", training=(*_FEW, "--max-iterations", "600")),
