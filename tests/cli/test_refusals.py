@@ -24,8 +24,21 @@ from shoal.tasks import registry
 
 SNAPSHOTS = Path(__file__).with_name("snapshots")
 TESTS = Path(__file__).parents[1]
-ALLOWED_S = 2.0
-"""How long a refusal may take [s]; of the processor's time, since a busy machine tells nothing of ours."""
+
+
+def timed(where: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    """Run Python in a process of its own; return how it ended, and the processor's time that it took [s]."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-X", "importtime", *words]
+    ended = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return ended, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+@pytest.fixture(scope="module")
+def allowed_s(tmp_path_factory: pytest.TempPathFactory) -> float:
+    """How long an answer may take [s]: less than torch's import, which it must not wait for, on any machine."""
+    return timed(tmp_path_factory.mktemp("torch"), "-c", "import torch")[1]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +62,12 @@ def test_every_sentence_is_meant(answers: dict[str, dict[str, Any]]) -> None:
     assert matches_snapshot(SNAPSHOTS / "refusals.txt", told)
 
 
-def test_each_refusal_exits_with_two_and_imports_and_writes_nothing(answers: dict[str, dict[str, Any]]) -> None:
+def test_each_refusal_exits_with_two_and_imports_and_writes_nothing(
+    answers: dict[str, dict[str, Any]], allowed_s: float
+) -> None:
     did = {name: (answer["code"], answer["imported"], answer["written"]) for name, answer in answers.items()}
     assert {name: each for name, each in did.items() if each != (2, [], [])} == {}
-    assert {name: answer["seconds"] for name, answer in answers.items() if answer["seconds"] >= ALLOWED_S} == {}
+    assert {name: answer["seconds"] for name, answer in answers.items() if answer["seconds"] >= allowed_s} == {}
 
 
 def test_each_refusal_is_one_line_that_ends_as_a_sentence(answers: dict[str, dict[str, Any]]) -> None:
@@ -62,23 +77,14 @@ def test_each_refusal_is_one_line_that_ends_as_a_sentence(answers: dict[str, dic
     assert [each for each in sentences if "<here>/<here>" in each] == []
 
 
-def shoal(where: Path, *words: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """Run a command in a process of its own; return how it ended, and the processor's time that it took [s]."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    command = [sys.executable, "-X", "importtime", "-m", "shoal", *words]
-    ended = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return ended, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 @pytest.mark.parametrize("words", ["train Cartpole-Swingupp", "train --help", "tasks", ""])
-def test_a_real_command_answers_at_once(tmp_path: Path, words: str) -> None:
-    ended, seconds = shoal(tmp_path, *words.split())
+def test_a_real_command_answers_at_once(tmp_path: Path, words: str, allowed_s: float) -> None:
+    ended, seconds = timed(tmp_path, "-m", "shoal", *words.split())
     lines = [line for line in ended.stderr.splitlines() if line.startswith("import time:")]
     imported = {line.rpartition("|")[2].strip() for line in lines}
     assert "shoal.cli.main" in imported
     assert imported.isdisjoint(HEAVY)
-    assert seconds < ALLOWED_S
+    assert seconds < allowed_s
     assert ended.returncode == (2 if "Swingupp" in words else 0)
 
 

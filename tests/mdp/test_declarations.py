@@ -79,6 +79,18 @@ def test_a_parameter_is_left_out_again_by_none() -> None:
     assert values_of("x", air_time, feet_air_time, ("state", "env"))["threshold_min"] == 0.05
 
 
+def test_declarations_that_differ_by_values_alone_share_a_class_and_others_do_not() -> None:
+    alike = [Curriculum("f", when=metric, x=x, above=(0.0,)) for metric, x in (("a", (1.0,)), ("b", (2.0,)))]
+    assert type(alike[0]) is type(alike[1])
+    assert (alike[0].when, alike[1].when) == ("a", "b")
+    scored = [Curriculum("f", when=when, x=(1.0,), above=(0.0,)) for when in (min, max)]
+    assert [each.score for each in scored] == [min, max]
+    columns = [Obs("f", columns=names).columns for names in (("a",), ("b",))]
+    assert columns == [("a",), ("b",)]
+    assert type(Event("f", "reset")) is not type(Event("f", "startup"))
+    assert type(Reward("f", weight=1.0, p=1.0)) is not type(Reward("f", weight=1.0, p=True))
+
+
 def test_what_a_function_counts_stays_a_whole_number() -> None:
     config = CONFIG.change(
         terminations={"x": Done(longer_than, steps=3)}, metrics={"y": Metric(near, width=2, count=3)}

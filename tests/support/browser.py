@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from support.commands import Running
 
 CHROMIUM = shutil.which("chromium")
+PATIENCE_MS = 120_000
+"""How long a page is waited for: this is drawn by the processor, among other tests."""
 WITHOUT_A_GPU = ("--no-sandbox", "--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 """As root, and with WebGL drawn by the processor."""
 
@@ -36,8 +38,9 @@ def visit(url: str) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(WITHOUT_A_GPU))
         try:
             page = browser.new_page(viewport={"width": 900, "height": 600})
+            page.set_default_timeout(PATIENCE_MS)
             page.goto(url)
-            page.wait_for_selector("canvas", timeout=60_000)
+            page.wait_for_selector("canvas")
             yield page
         finally:
             browser.close()

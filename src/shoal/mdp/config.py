@@ -41,6 +41,8 @@ def group(name: str, terms: Mapping[str, Any]) -> Group:
         if not key.isidentifier():
             raise ShoalError(f"The term '{key}' of {name} is no name: use letters, digits and underscores.")
     members = [(key, type(term), field(default=term)) for key, term in terms.items()]
+    if not members:
+        return Group()
     return make_dataclass(name.title(), members, bases=(Group,), frozen=True, kw_only=True)()
 
 

@@ -9,6 +9,7 @@ A declaration names a function and gives its parameters. Both become fields of t
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, make_dataclass
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from shoal.config.checks import FINITE, NOT_NAN, RANGE, Config, Rule, above, at_least, within
@@ -112,8 +113,7 @@ class EventTerm(Term):
     """Something that happens to an environment."""
 
     mode: ClassVar[str]
-    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes; `step`, in
-    every step of one, where the function keeps the time itself."""
+    """When: `startup`, once in a training; `reset`, as an episode begins; `interval`, during it; `step`, in each."""
     interval: Annotated[tuple[float, float], RANGE] = (0.0, 0.0)
     """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of modes `interval` and `step`."""
 
@@ -175,8 +175,7 @@ class CurriculumTerm(Term):
     steps: tuple[int, ...] = ()
     """Steps of each environment since the training began, from which on each of the values holds; none for never."""
     when: str = ""
-    """Instead of steps, a metric of the training: after each iteration the next of the values holds if it is `above` or
-    `below` the next threshold. Or the name of `score`."""
+    """Instead of steps, a metric: the next stage begins if it is `above` or `below` a threshold. Or `score`'s name."""
     score: ClassVar[Callable[[Mapping[str, float]], float] | None] = None
     """Makes one number of all metrics by name."""
     above: tuple[float, ...] = ()
@@ -219,12 +218,13 @@ class BuiltinSensorTerm(SensorTerm):
 
 
 TermT = TypeVar("TermT", bound=Term)
+_static = cache(staticmethod)
 
 
 def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixed: Any) -> TermT:
     """Return a declaration whose class has a field for each parameter."""
     if callable(when := values.get("when")):
-        values, fixed = {**values, "when": when.__name__}, {**fixed, "score": staticmethod(when)}
+        values, fixed = {**values, "when": when.__name__}, {**fixed, "score": _static(when)}
     own = [name for name in values if name not in base.__dataclass_fields__]
     for name in own:
         if name in vars(Config) or name in {"func", "parameters"}:
@@ -236,12 +236,15 @@ def declare(base: type[TermT], func: Function, values: Mapping[str, Any], **fixe
     values = {**values, **{name: _as_floats(values[name]) for name in own if name not in whole}}
     by_column = [name for name in base.by_column & {*values} if isinstance(values[name], Mapping | tuple | Term)]
     members = [(name, _annotation(base, name, values[name])) for name in (*own, *sorted(by_column))]
-    function = func if isinstance(func, str) else staticmethod(func)
+    function = func if isinstance(func, str) else _static(func)
     namespace = {"func": function, "parameters": tuple(own), "__module__": base.__module__, **fixed}
-    made = make_dataclass(
-        f"{base.__name__}_{_name_of(func)}", members, bases=(base,), namespace=namespace, frozen=True, kw_only=True
-    )
-    return made(**values)
+    return _class_of(f"{base.__name__}_{_name_of(func)}", base, tuple(members), tuple(namespace.items()))(**values)
+
+
+@cache
+def _class_of(name: str, base: type[Term], members: Any, namespace: Any) -> Any:
+    """Return the class of declarations that are alike but for their values; to make one takes a millisecond."""
+    return make_dataclass(name, members, bases=(base,), namespace=dict(namespace), frozen=True, kw_only=True)
 
 
 def changed(term: TermT, values: Mapping[str, Any]) -> TermT:
@@ -282,8 +285,7 @@ def _annotation(base: type[Term], name: str, value: object) -> Any:
     if base is ObsTerm and name in {"noise", "bias", "clip"} and not isinstance(value, Term):
         return Annotated[kind, RANGE if name == "clip" and isinstance(value, tuple) else _NOT_NEGATIVE]
     ranged = base in (EventTerm, CommandTerm, SubTerrainTerm) and kind == tuple[float, float]
-    rule = RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN
-    return Annotated[kind, rule]
+    return Annotated[kind, RANGE if ranged else FINITE if FINITE.holds(value) else NOT_NAN]
 
 
 def _type_of(value: object) -> Any:
@@ -302,7 +304,7 @@ def Reward(func: Function, weight: float, **params: Value) -> RewardTerm:
 
 def Obs(func: Function, *, columns: tuple[str, ...] = (), **params: Value | Term) -> ObsTerm:
     """Declare an observation; the fields of `ObsTerm` are among the parameters."""
-    return declare(ObsTerm, func, params, columns=columns)
+    return declare(ObsTerm, func, params, columns=tuple(columns))
 
 
 def ObsGroup(terms: Mapping[str, ObsTerm], **values: Any) -> dict[str, ObsTerm]:
@@ -316,17 +318,15 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
     Raises:
         UsageError: There is no such mode, or the event would never happen.
     """
-    name = _name_of(func)
+    event = f"The event '{_name_of(func)}'"
     if mode not in _MODES:
         hint = did_you_mean(mode, _MODES)
-        raise UsageError(f"The event '{name}' has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
+        raise UsageError(f"{event} has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
+    event += f" of mode '{mode}'"
     if _MODES[mode] and "interval" not in params:
-        raise UsageError(
-            f"The event '{name}' of mode '{mode}' has no interval, and would never happen: pass "
-            "interval=(shortest, longest) [s]."
-        )
+        raise UsageError(f"{event} has no interval, and would never happen: pass interval=(shortest, longest) [s].")
     if "interval" in params and not _MODES[mode]:
-        raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
+        raise UsageError(f"{event} has an interval, which nothing reads: leave it out.")
     return declare(EventTerm, func, params, mode=mode)
 
 
@@ -344,8 +344,8 @@ def Command(
                 f"The command {_name_of(func)} has {name}={params[name]!r}, but '{name}' is one of its columns too: "
                 "give the column's lowest and highest value, or name the parameter otherwise."
             )
-    fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
-    return declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
+    params["resampling_time"] = resampling_time
+    return declare(CommandTerm, func, params, columns=tuple(columns), units=tuple(columns.values()))
 
 
 def _declarer(base: type[TermT]) -> Callable[..., TermT]:

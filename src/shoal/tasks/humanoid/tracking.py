@@ -124,15 +124,15 @@ HUMANOID = task_config(
 )
 
 
-def follows(metrics: Mapping[str, float]) -> float:
-    """Return 1 or more where few episodes fail, and bodies are near enough."""
-    failed, error = metrics.get("Metrics/failed_share", 1.0), metrics.get("Metrics/error_body_pos", 9.0)
-    return min(0.4 / max(failed, 0.01), 0.12 / max(error, 0.001))
+def follows(metrics: Mapping[str, float], failed: float = 0.4) -> float:
+    """Return 1 or more where at most that share of the episodes fails, and bodies are near enough."""
+    error = metrics.get("Metrics/error_body_pos", 9.0)
+    return min(failed / max(metrics.get("Metrics/failed_share", 1.0), 0.01), 0.12 / max(error, 0.001))
 
 
 def follows_alone(metrics: Mapping[str, float]) -> float:
-    """Return the same, and 0 with assistance."""
-    return follows(metrics) if metrics.get("Curriculum/assistance/strength", 1.0) == 0.0 else 0.0
+    """Return 1 or more where fewer than that fail, and without assistance."""
+    return follows(metrics, failed=0.3) if metrics.get("Curriculum/assistance/strength", 1.0) == 0.0 else 0.0
 
 
 G1_TRACKING = HUMANOID.change(
@@ -155,7 +155,7 @@ G1_TRACKING = HUMANOID.change(
             spin=8.0,
         )
     },
-    curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), GROWING),
+    curricula=help_and_pushes(follows, follows_alone, dict.fromkeys("xy", (-0.5, 0.5)), GROWING, first=0.25),
 )
 """A G1, whose motion is one of the package holosoma. Actions are around the targets with which the joints would do what
 the motion does; and it is held near the motion, as far as it does not follow without."""

@@ -130,6 +130,7 @@ def help_and_pushes(
     alone: Callable[[Mapping[str, float]], float],
     usual: Mapping[str, tuple[float, float]],
     stages: Sequence[float],
+    first: float = 1.0,
 ) -> dict[str, Any]:
     """Return the curricula of the event `assistance`, which goes away, and then of `push`, which grow from nothing.
 
@@ -138,18 +139,20 @@ def help_and_pushes(
         alone: The same without assistance.
         usual: Ranges of the velocities of the usual pushes [m/s, rad/s].
         stages: What is multiplied with these in each stage.
+        first: Strength of the assistance at first.
     """
     # Harder pushes about the vertical axis would hide where a robot turns.
     parts = {name: [min(part, 1.0) if name == "yaw" else part for part in stages] for name in usual}
     pushes = {name: tuple((part * least, part * most) for part in parts[name]) for name, (least, most) in usual.items()}
+    strengths = tuple(each for each in _STRENGTHS if each <= first)
     return {
         "assistance": Curriculum(
             "event_curriculum",
             event_name="assistance",
             when=does,
-            above=(_AT_ONCE, *(1.0 for _ in _STRENGTHS[1:])),
+            above=(_AT_ONCE, *(1.0 for _ in strengths[1:])),
             min_iterations=12,
-            strength=_STRENGTHS,
+            strength=strengths,
         ),
         "pushes": Curriculum(
             "event_curriculum",
