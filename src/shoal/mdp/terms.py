@@ -318,15 +318,14 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
     Raises:
         UsageError: There is no such mode, or the event would never happen.
     """
-    event = f"The event '{_name_of(func)}'"
+    name = _name_of(func)
     if mode not in _MODES:
         hint = did_you_mean(mode, _MODES)
-        raise UsageError(f"{event} has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
-    event += f" of mode '{mode}'"
+        raise UsageError(f"The event '{name}' has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
     if _MODES[mode] and "interval" not in params:
-        raise UsageError(f"{event} has no interval, and would never happen: pass interval=(shortest, longest) [s].")
+        raise UsageError(f"The event '{name}' of mode '{mode}' would never happen: pass interval=(least, most) [s].")
     if "interval" in params and not _MODES[mode]:
-        raise UsageError(f"{event} has an interval, which nothing reads: leave it out.")
+        raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
     return declare(EventTerm, func, params, mode=mode)
 
 
