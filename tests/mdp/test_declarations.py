@@ -41,8 +41,8 @@ def near(state: Any, width: torch.Tensor, count: int) -> torch.Tensor:
     ("mode", "params", "said"),
     [
         ("rest", {}, "The event 'kick' has the mode 'rest', but must be one of .* Did you mean 'reset'"),
-        ("interval", {}, "The event 'kick' of mode 'interval' would never happen: "),
-        ("step", {}, "The event 'kick' of mode 'step' would never happen: "),
+        ("interval", {}, "The event 'kick' of mode 'interval' has no interval, and would never happen: "),
+        ("step", {}, "The event 'kick' of mode 'step' has no interval, and would never happen: "),
         ("reset", {"interval": (1.0, 2.0)}, "The event 'kick' of mode 'reset' has an interval, which nothing reads: "),
     ],
 )

@@ -17,7 +17,8 @@ from shoal import mdp
 from shoal.mdp.accesses import python_of
 from shoal.mdp.annotations import hints_of, takes
 from shoal.mdp.noise import Gaussian, Uniform
-from shoal.mdp.terms import CHOICES, CONTACT_FIELDS
+from shoal.mdp.sensors import CONTACT_FIELDS
+from shoal.mdp.terms import CHOICES
 
 DECLARATIONS: dict[str, Any] = {
     "actions": mdp.Action,

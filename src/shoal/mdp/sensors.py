@@ -16,7 +16,7 @@ from shoal.mdp.cameras import CameraTerm
 from shoal.mdp.config import TermsConfig
 from shoal.mdp.contacts import touches, touches_by_physics_step
 from shoal.mdp.names import matching
-from shoal.mdp.terms import CONTACT_FIELDS, BuiltinSensorTerm, ContactTerm, Term
+from shoal.mdp.terms import BuiltinSensorTerm, ContactTerm, Term
 
 if TYPE_CHECKING:
     from shoal.sim.engines.engine import Engine
@@ -40,6 +40,8 @@ _SECONDARY = {
 }
 _PRIMARY: dict[str, Any] = dict(zip(("bodies", "geoms", "subtrees"), _SECONDARY.values(), strict=True))
 """The same of contacts, whose sensors have another type of bodies and subtrees."""
+CONTACT_FIELDS = {"found": 1, "force": 3, "torque": 3, "dist": 1, "pos": 3, "normal": 3, "tangent": 3}
+"""Numbers of each field of MuJoCo's contact sensor, in its order."""
 _REDUCE = ("none", "mindist", "maxforce", "netforce")
 """In MuJoCo's order."""
 

@@ -113,7 +113,8 @@ class EventTerm(Term):
     """Something that happens to an environment."""
 
     mode: ClassVar[str]
-    """When: `startup`, once in a training; `reset`, as an episode begins; `interval`, during it; `step`, in each."""
+    """When: `startup`, once in a training; `reset`, when an episode begins; `interval`, during episodes; `step`, in
+    every step of one, where the function keeps the time itself."""
     interval: Annotated[tuple[float, float], RANGE] = (0.0, 0.0)
     """Shortest and longest time between two, drawn uniformly [s]; 0 to 0 for never. Of modes `interval` and `step`."""
 
@@ -134,10 +135,6 @@ class ActionTerm(DelayedTerm):
 
     clip: Annotated[float, above(0)] = 10.0
     """Largest magnitude of an action: a policy that diverges must not command unbounded targets."""
-
-
-CONTACT_FIELDS = {"found": 1, "force": 3, "torque": 3, "dist": 1, "pos": 3, "normal": 3, "tangent": 3}
-"""Numbers of each field of MuJoCo's contact sensor, in its order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +172,8 @@ class CurriculumTerm(Term):
     steps: tuple[int, ...] = ()
     """Steps of each environment since the training began, from which on each of the values holds; none for never."""
     when: str = ""
-    """Instead of steps, a metric: the next stage begins if it is `above` or `below` a threshold. Or `score`'s name."""
+    """Instead of steps, a metric of the training: after each iteration the next of the values holds if it is `above` or
+    `below` the next threshold. Or the name of `score`."""
     score: ClassVar[Callable[[Mapping[str, float]], float] | None] = None
     """Makes one number of all metrics by name."""
     above: tuple[float, ...] = ()
@@ -323,7 +321,10 @@ def Event(func: Function, mode: str, **params: Value) -> EventTerm:
         hint = did_you_mean(mode, _MODES)
         raise UsageError(f"The event '{name}' has the mode '{mode}', but must be one of {', '.join(_MODES)}.{hint}")
     if _MODES[mode] and "interval" not in params:
-        raise UsageError(f"The event '{name}' of mode '{mode}' would never happen: pass interval=(least, most) [s].")
+        raise UsageError(
+            f"The event '{name}' of mode '{mode}' has no interval, and would never happen: pass "
+            "interval=(shortest, longest) [s]."
+        )
     if "interval" in params and not _MODES[mode]:
         raise UsageError(f"The event '{name}' of mode '{mode}' has an interval, which nothing reads: leave it out.")
     return declare(EventTerm, func, params, mode=mode)
@@ -343,8 +344,8 @@ def Command(
                 f"The command {_name_of(func)} has {name}={params[name]!r}, but '{name}' is one of its columns too: "
                 "give the column's lowest and highest value, or name the parameter otherwise."
             )
-    params["resampling_time"] = resampling_time
-    return declare(CommandTerm, func, params, columns=tuple(columns), units=tuple(columns.values()))
+    fixed = {"columns": tuple(columns), "units": tuple(columns.values())}
+    return declare(CommandTerm, func, {"resampling_time": resampling_time, **params}, **fixed)
 
 
 def _declarer(base: type[TermT]) -> Callable[..., TermT]:

@@ -17,7 +17,7 @@ from shoal.mdp.terms import Action, Done, Event, Object, Obs, Reward
 from shoal.run_record import make_run_dir, record_launch
 from shoal.tasks.humanoid.inverse_dynamics import targets_of
 from shoal.tasks.humanoid.motion import motion_file
-from shoal.tasks.humanoid.tracking import HUMANOID, TrackingConfig, follows, follows_alone
+from shoal.tasks.humanoid.tracking import G1_TRACKING, HUMANOID, TrackingConfig, follows, follows_alone
 from shoal.tasks.humanoid.tracking_task import Tracking
 
 ENVS = 32
@@ -193,6 +193,12 @@ def test_help_becomes_weaker_where_few_episodes_fail_and_bodies_are_near(
     assert (follows_alone(metrics | alone) >= 1.0) == (goes_on and failed <= 0.3)
     for helped in ({}, {"Curriculum/assistance/strength": 0.1}):
         assert follows_alone(metrics | helped) == 0.0
+
+
+def test_the_help_of_the_g1_begins_at_a_quarter_and_ends_at_nothing() -> None:
+    assistance: Any = G1_TRACKING.terms("curricula")["assistance"]
+    assert (assistance.strength[0], assistance.strength[-1]) == (0.25, 0.0)
+    assert len(assistance.above) == len(assistance.strength)
 
 
 def test_a_robot_that_leaves_the_motion_is_terminated_by_its_distance_or_only_its_height() -> None:
