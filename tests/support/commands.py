@@ -234,8 +234,11 @@ def run(words: Sequence[str], where: Path, environ: Mapping[str, str] | None = N
     return start(words, where, environ).end()
 
 
-def wait_until(condition: Callable[[], bool], timeout: float, pause_s: float = 0.02) -> bool:
-    """Look at a condition until it holds or the time is over; return whether it holds."""
+def wait_until(condition: Callable[[], bool], timeout: float = 120.0, pause_s: float = 0.02) -> bool:
+    """Look at a condition until it holds or the time is over; return whether it holds.
+
+    The default is patience with a busy machine that draws pages with its processor, not a claim about Shoal.
+    """
     pause, deadline = threading.Event(), time.monotonic() + timeout
     while not condition():
         if time.monotonic() > deadline:

@@ -35,20 +35,20 @@ def ball(page: Page) -> float:
 @pytest.mark.soak
 def test_a_policy_follows_the_sliders_and_the_page_the_environment(tmp_path: Path) -> None:
     with viewing(PLAY, tmp_path) as (_, page):
-        assert wait_until(lambda: not math.isnan(ball(page)), timeout=60.0)
-        assert wait_until(lambda: 0.0 < float(read(page, "speed [m/s]")) < 1.0, timeout=10.0)  # As the task drew it.
+        assert wait_until(lambda: not math.isnan(ball(page)))
+        assert wait_until(lambda: 0.0 < float(read(page, "speed [m/s]")) < 1.0)  # As the task drew it.
         page.get_by_label("By hand").check()
         speed = field(page, "speed [m/s]")
         speed.fill("-0.05")
         speed.press("Enter")
-        assert wait_until(lambda: read(page, "Reward") == "-0.050", timeout=10.0)
+        assert wait_until(lambda: read(page, "Reward") == "-0.050")
         page.get_by_role("button", name="Reset").click()
-        assert wait_until(lambda: ball(page) < -60, timeout=60.0)
+        assert wait_until(lambda: ball(page) < -60)
         page.get_by_role("button", name="Pause").click()  # A busy machine takes its time to draw.
         page.get_by_label("Follow it").check()
-        assert wait_until(lambda: abs(ball(page)) < 50, timeout=60.0)
+        assert wait_until(lambda: abs(ball(page)) < 50)
         page.get_by_label("Follow it").uncheck()
-        assert wait_until(lambda: not abs(ball(page)) < 50, timeout=60.0)
+        assert wait_until(lambda: not abs(ball(page)) < 50)
 
 
 @needs_chromium
@@ -56,16 +56,16 @@ def test_a_policy_follows_the_sliders_and_the_page_the_environment(tmp_path: Pat
 @pytest.mark.slow
 def test_keys_steer_and_pause_wherever_the_focus_is_and_rewards_are_drawn(tmp_path: Path) -> None:
     with viewing(PLAY, tmp_path) as (_, page):
-        assert wait_until(lambda: float(read(page, "speed [m/s]")) > 0.0, timeout=30.0)
+        assert wait_until(lambda: float(read(page, "speed [m/s]")) > 0.0)
         for _ in range(3):  # Each a tenth of the 2 m/s.
             page.keyboard.press("s")
-        assert wait_until(lambda: read(page, "Reward") == "-0.600", timeout=10.0)
+        assert wait_until(lambda: read(page, "Reward") == "-0.600")
         assert page.get_by_label("By hand").is_checked()
         page.get_by_label("By hand").focus()
         for key in "wwwx":
             page.keyboard.press(key)
         page.keyboard.press("w")
-        assert wait_until(lambda: read(page, "Reward") == "0.200", timeout=10.0)
+        assert wait_until(lambda: read(page, "Reward") == "0.200")
         page.keyboard.press(" ")
         page.get_by_role("button", name="Play").wait_for()
         assert page.get_by_label("By hand").is_checked()
@@ -75,4 +75,4 @@ def test_keys_steer_and_pause_wherever_the_focus_is_and_rewards_are_drawn(tmp_pa
         legend = page.locator(".u-legend .u-label")
         assert legend.all_inner_texts() == ["s", "Reward"]
         page.get_by_label("speed", exact=True).check()
-        assert wait_until(lambda: legend.all_inner_texts() == ["s", "Reward", "speed"], timeout=10.0)
+        assert wait_until(lambda: legend.all_inner_texts() == ["s", "Reward", "speed"])

@@ -50,7 +50,7 @@ class Visited:
             self.viewer._update(time.monotonic())
             return condition()
 
-        return wait_until(goes_round, timeout=60.0)
+        return wait_until(goes_round)
 
     def camera(self) -> tuple[np.ndarray, np.ndarray]:
         """Where the visitor's camera is, and what it looks at [m]."""
@@ -127,7 +127,7 @@ def test_a_choice_is_kept_that_arrives_while_the_viewer_looks_for_newer_checkpoi
     assert viewer._loaded is not None
     field(page, "Checkpoint").click()
     page.get_by_role("option", name="000001").click()
-    assert wait_until(lambda: panel._checkpoint.value == "000001", timeout=10.0)
+    assert wait_until(lambda: panel._checkpoint.value == "000001")
     viewer._list_checkpoints(viewer._loaded)
     viewer._update(time.monotonic())
     assert viewer._loaded.name == "000001"

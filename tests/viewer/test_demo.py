@@ -34,10 +34,10 @@ def test_the_demo_shows_a_robot_that_moves_and_another_one_of_the_menu(tmp_path:
     with viewing(demo, tmp_path) as (_, page):
         assert read(page, "Checkpoint") == f"{MENU[0]}.pt"
         before = drawn(page)
-        assert wait_until(lambda: changed(page, before) > 200, timeout=60.0)
+        assert wait_until(lambda: changed(page, before) > 200)
         page.get_by_role("button", name="Push").click()
         field(page, "Show").click()
         page.get_by_role("option", name=MENU[-1]).click()
-        assert wait_until(lambda: read(page, "Checkpoint") == f"{MENU[-1]}.pt", timeout=60.0)
+        assert wait_until(lambda: read(page, "Checkpoint") == f"{MENU[-1]}.pt")
         step = read(page, "Step")
-        assert wait_until(lambda: read(page, "Step") != step, timeout=30.0)
+        assert wait_until(lambda: read(page, "Step") != step)

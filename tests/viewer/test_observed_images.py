@@ -36,7 +36,7 @@ BRIGHT = """image => {
 def test_the_three_images_that_a_policy_observes_are_shown_and_the_cart_moves_in_them(tmp_path: Path) -> None:
     with viewing(PLAY, tmp_path) as (_, page):
         page.get_by_role("tab", name="Visualization").click()
-        page.get_by_text("Observed: policy").wait_for(timeout=30_000)
+        page.get_by_text("Observed: policy").wait_for()
         shown = page.locator("img[src^=blob]").last
         seen: list[Any] = []
 
@@ -45,7 +45,7 @@ def test_the_three_images_that_a_policy_observes_are_shown_and_the_cart_moves_in
                 seen.append(found)
             return bool(seen) and seen[-1][2] != seen[0][2]
 
-        assert wait_until(has_moved, timeout=60.0)
+        assert wait_until(has_moved)
         for width, height, bright in seen:
             assert width == 6 * height  # Three of twice their height, beside each other.
             assert {column * 3 // width for column in bright} == {0, 1, 2}

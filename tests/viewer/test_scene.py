@@ -131,7 +131,7 @@ def test_marks_and_sites_are_drawn_by_a_browser_until_they_are_gone(server: vise
 
         for shown in (marks, {}, marks):
             scene.update(POSITIONS[:1], [list(shown.values())], selected=0, follow=False)
-            assert wait_until(lambda shown=shown: seen() == {"yellow", *shown}, timeout=60.0), (seen(), [*shown])
+            assert wait_until(lambda shown=shown: seen() == {"yellow", *shown}), (seen(), [*shown])
 
 
 @pytest.mark.slow
@@ -146,13 +146,13 @@ def test_a_click_picks_the_environment_of_the_robot_that_it_hits(server: viser.V
             red, green, blue = drawn_by_chromium(page).transpose(2, 0, 1)
             return np.argwhere((red > green + 60) & (red > blue + 60))
 
-        assert wait_until(lambda: len(reds()) > 1000, timeout=60.0)
+        assert wait_until(lambda: len(reds()) > 1000)
         seen, (places,) = reds(), (scene._offsets[:, 0],)
         picked = []
         for env in np.argsort(places):  # From left to right, at a height where both are.
             halves = np.array_split(seen[seen[:, 1].argsort()], 2)
             y, x = np.median(halves[len(picked)], axis=0)
             page.mouse.click(float(x), float(y))
-            assert wait_until(lambda: not scene.picked.empty(), timeout=10.0)
+            assert wait_until(lambda: not scene.picked.empty())
             picked.append((int(env), scene.picked.get()))
         assert [clicked for _, clicked in picked] == [env for env, _ in picked]

@@ -73,9 +73,9 @@ def carts(page: Page) -> np.ndarray:
 @needs_chromium
 def test_carts_are_drawn_and_move(viewer: tuple[Running, Page]) -> None:
     _, page = viewer
-    assert wait_until(lambda: carts(page).sum() > 200, timeout=60.0)
+    assert wait_until(lambda: carts(page).sum() > 200)
     before = carts(page)
-    assert wait_until(lambda: (carts(page) ^ before).sum() > 200, timeout=30.0)
+    assert wait_until(lambda: (carts(page) ^ before).sum() > 200)
     assert read(page, "Checkpoint").split()[0] == "000001"
 
 
@@ -92,14 +92,14 @@ def test_pause_stops_them_and_step_moves_them_once(viewer: tuple[Running, Page])
     assert not stands_still(page)
     page.get_by_role("button", name="Pause").click()
     page.get_by_role("button", name="Play").wait_for()
-    assert wait_until(lambda: stands_still(page), timeout=30.0)
+    assert wait_until(lambda: stands_still(page))
     step = int(read(page, "Step"))
     page.get_by_role("button", name="Step", exact=True).click()
-    assert wait_until(lambda: int(read(page, "Step")) == step + 1, timeout=10.0)
+    assert wait_until(lambda: int(read(page, "Step")) == step + 1)
     page.get_by_role("button", name="Reset").click()
-    assert wait_until(lambda: int(read(page, "Step")) == 0, timeout=10.0)
+    assert wait_until(lambda: int(read(page, "Step")) == 0)
     page.get_by_role("button", name="Play").click()
-    assert wait_until(lambda: int(read(page, "Step")) > 1, timeout=10.0)
+    assert wait_until(lambda: int(read(page, "Step")) > 1)
 
 
 @needs_chromium
@@ -113,9 +113,9 @@ def test_episodes_begin_again_by_their_seed_and_the_page_says_how_the_training_e
     begun: list[str] = []
     for button, expected in (("Reset", seed + 1), ("Again the same", seed + 1), ("Reset", seed + 2)):
         page.get_by_role("button", name=button).click()
-        assert wait_until(lambda expected=expected: int(read(page, "Seed")) == expected, timeout=10.0)
+        assert wait_until(lambda expected=expected: int(read(page, "Seed")) == expected)
         page.get_by_role("button", name="Step", exact=True).click()
-        assert wait_until(lambda: int(read(page, "Step")) == 1, timeout=10.0)
+        assert wait_until(lambda: int(read(page, "Step")) == 1)
         begun.append(read(page, "Reward"))
     assert begun[0] == begun[1] != begun[2]
     page.get_by_role("button", name="Play").click()
@@ -136,7 +136,7 @@ def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page],
     _, page = viewer
     assert read(page, "Checkpoint").split()[0] == "000001"
     carry_out(where / "logs", TASK, "--resume", "--max-iterations", "2")
-    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000002", timeout=20.0)
+    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000002")
     # Without the tick box only the button loads one.
     page.get_by_label("Load newer ones").uncheck()
     page.wait_for_timeout(500)
@@ -144,7 +144,7 @@ def test_a_newer_checkpoint_is_shown_as_it_appears(viewer: tuple[Running, Page],
     page.wait_for_timeout(2500)
     assert read(page, "Checkpoint").split()[0] == "000002"
     page.get_by_role("button", name="Load the newest").click()
-    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000003", timeout=10.0)
+    assert wait_until(lambda: read(page, "Checkpoint").split()[0] == "000003")
 
 
 @needs_chromium
@@ -159,7 +159,7 @@ def test_nobody_else_is_reached_and_nobody_else_reaches_it(viewer: tuple[Running
 def moves(page: Page) -> bool:
     """Whether the page shows further steps."""
     step = read(page, "Step")
-    return wait_until(lambda: read(page, "Step") != step, timeout=60.0)
+    return wait_until(lambda: read(page, "Step") != step)
 
 
 @needs_chromium
@@ -180,7 +180,7 @@ def test_the_page_can_be_reloaded_and_reconnects_behind_a_tunnel(viewer: tuple[R
         assert moves(page)
         before = [*tunnel.open]
         tunnel.cut()
-        assert wait_until(lambda: bool(tunnel.open) and not tunnel.open & {*before}, timeout=30.0)
+        assert wait_until(lambda: bool(tunnel.open) and not tunnel.open & {*before})
         assert moves(page)
         assert page.evaluate("document.cookie") == ""
 
@@ -224,7 +224,7 @@ def test_a_page_of_another_site_in_the_same_browser_cannot_connect(viewer: tuple
 def connect(url: str) -> socket.socket:
     """Open a WebSocket to a page's server, as viser's page does."""
     parts = urlsplit(url)
-    connection = socket.create_connection((parts.hostname, parts.port), timeout=30)
+    connection = socket.create_connection((parts.hostname, parts.port))
     lines = [
         f"GET /?{parts.query} HTTP/1.1",
         f"Host: {parts.netloc}",
