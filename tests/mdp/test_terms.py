@@ -358,6 +358,7 @@ def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_the
         actions=dict.fromkeys(CONFIG.terms("actions")) | {"step": stepping},
         rewards=dict.fromkeys(CONFIG.terms("rewards")) | {"none": Reward("lin_vel_z_l2", weight=0.0)},
         terminations=dict.fromkeys(TERMINATIONS),
+        events={"errors": Event("encoder_bias", "startup", joints=".*", ranges=(-0.1, 0.2))},
     )
     task = Biped(calm, num_envs=16, device="cpu", seed=0)
     rng, command, home = np.random.default_rng(0), task.command_array.numpy(), task.home()[7:]
@@ -366,6 +367,7 @@ def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_the
     names = ["left_hip", "left_ankle", "right_ankle"]
     targets = [task.model.actuator(name).id for name in names]
     poses = np.array([home[task.model.joint(name).qposadr[0] - 7] for name in names])
+    poses = poses - task.arrays["encoder_bias"].numpy()[:, [task.model.joint(name).dofadr[0] for name in names]]
     for step in range(40):
         actions = rng.uniform(-2, 2, (16, 3)).astype(np.float32)
         task.actions.assign(actions)

@@ -41,6 +41,16 @@ def test_the_ground_pushes_a_block_as_far_as_it_can(
     np.testing.assert_allclose(torques[2], [*left, 0.0, 0.0, 0.0], atol=0.03)
 
 
+def test_the_ground_pushes_upwards_where_it_is_the_second_geom_of_a_contact() -> None:
+    ground, ball = (
+        BLOCK.replace('type="plane" size="5 5 1"', 'type="box" size="5 5 1" pos="0 0 -1"'),
+        'type="sphere" size="0.1"',
+    )
+    model = mujoco.MjModel.from_xml_string(ground.replace('type="box" size="0.2 0.2 0.1"', ball))
+    torques = torques_of(model, of_poses(np.tile(model.qpos0, (5, 1)), model, fps=100.0))
+    np.testing.assert_allclose(torques[2], 0.0, atol=0.03)
+
+
 def test_friction_gives_a_sliding_block_no_more_than_its_share_of_the_weight() -> None:
     model = mujoco.MjModel.from_xml_string(BLOCK)
     poses = np.tile(model.qpos0, (5, 1))
