@@ -318,7 +318,7 @@ def test_an_averaged_error_of_turning_is_the_exponential_average_of_the_signed_e
 
 
 def test_feet_are_rewarded_where_they_touch_by_the_clock_of_their_gait() -> None:
-    gait: dict[str, Any] = {"period": 0.33, "threshold": 0.6, "offset": {"left.*": 0.0, "right.*": 0.5}}
+    gait: dict[str, Any] = {"period": 0.33, "threshold": 0.6, "offset": {"left.*": 0.0, "right.*": 0.3}}
     reward = Reward("feet_gait", weight=1.0, contact="feet", **TWIST, command_threshold=0.9, **gait)
     calm = CONFIG.change(
         observations={"policy": {"clock": Obs("gait_phase", period=0.33)}},
@@ -333,7 +333,7 @@ def test_feet_are_rewarded_where_they_touch_by_the_clock_of_their_gait() -> None
     for step in range(1, 60):
         task.actions.assign(rng.uniform(-2, 2, (16, 4)).astype(np.float32))
         task.step()
-        phases = step * task.step_dt / 0.33 + np.array([0.0, 0.5])
+        phases = step * task.step_dt / 0.33 + np.array([0.0, 0.3])
         stands = phases % 1.0 < 0.6
         expected = (task.arrays["contacts/feet/found"].numpy() == stands).sum(axis=1) * (speed > 0.9)
         np.testing.assert_array_equal(task.terms.numpy()[:, 0], expected)
@@ -349,7 +349,7 @@ def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_the
         "gait_joint_position",
         actuators=("left_hip", "left_ankle", "right_ankle"),
         scale=0.5,
-        shift={"left.*": 0.0, "right.*": 0.5},
+        shift={"left.*": 0.0, "right.*": 0.3},
         **gait,
         **TWIST,
         command_threshold=0.9,
@@ -372,7 +372,7 @@ def test_legs_step_by_a_clock_where_a_speed_is_commanded_and_actions_correct_the
         actions = rng.uniform(-2, 2, (16, 3)).astype(np.float32)
         task.actions.assign(actions)
         task.step()
-        phases = (step + 1) * task.step_dt / 0.33 + np.array([0.0, 0.0, 0.5])  # At the end of the step.
+        phases = (step + 1) * task.step_dt / 0.33 + np.array([0.0, 0.0, 0.3])  # At the end of the step.
         lifted = np.array([-0.4, 0.2, 0.2]) * np.maximum(0.0, np.sin(2 * np.pi * (phases - 0.5))) ** 2
         np.testing.assert_allclose(task.ctrl.numpy()[:, targets], poses + walks * lifted + 0.5 * actions, atol=2e-5)
 
