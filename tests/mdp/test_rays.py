@@ -11,11 +11,13 @@ import mujoco
 import numpy as np
 import pytest
 import torch
+import warp as wp
 
 from shoal import mdp
 from shoal.envs.vec_env import WarpVecEnv
 from shoal.errors import ShoalError
 from shoal.mdp import ray_patterns
+from shoal.sim.engines.tracing import ALIGNMENTS, aligned
 
 MODEL = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 0.4 0 0 0 0.4 0 0 0 0.4"/></asset><worldbody>
   <geom name="floor" type="plane" size="0 0 1"/>
@@ -130,6 +132,29 @@ def test_rays_hit_what_those_of_mujoco_hit_in_every_pattern_and_alignment(env: W
             missed = (normals == 0.0).all(axis=1)
             assert 0 < missed.sum() < missed.size / 2
         observations, _, _, _ = env.step(torch.ones(ENVS, 1))
+
+
+@wp.kernel
+def align(turns: wp.array[wp.mat33], alignment: int, found: wp.array[wp.mat33]) -> None:
+    found[wp.tid()] = aligned(turns[wp.tid()], alignment)
+
+
+@pytest.mark.parametrize(("pitch", "roll"), [(0.6, -0.4), (-1.2, 0.7), (np.pi / 2, 0.0), (-np.pi / 2, 0.0)])
+def test_a_pattern_is_turned_by_the_yaw_of_its_frame_even_where_that_looks_straight_up_or_down(
+    pitch: float, roll: float
+) -> None:
+    yaws, turn = np.linspace(-3.0, 3.0, 7), np.zeros(9)
+    turns, expected = [], []
+    for yaw in yaws:
+        for angles, kept in (((yaw, pitch, roll), turns), ((yaw, 0.0, 0.0), expected)):
+            quat = np.zeros(4)
+            mujoco.mju_euler2Quat(quat, np.array(angles), "zyx")
+            mujoco.mju_quat2Mat(turn, quat)
+            kept.append(turn.reshape(3, 3).copy())
+    found = wp.zeros(len(yaws), dtype=wp.mat33, device="cpu")
+    inputs = [wp.array(np.array(turns), dtype=wp.mat33, device="cpu"), ALIGNMENTS.index("yaw")]
+    wp.launch(align, dim=len(yaws), inputs=inputs, outputs=[found], device="cpu")
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-6)
 
 
 def tracers(task: Any) -> list[Any]:
