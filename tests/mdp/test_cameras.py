@@ -254,7 +254,7 @@ def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_
 
 
 def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> None:
-    slow = {"eye": {"update_period": 0.012}, "watch": {"update_period": 0.013}}  # Two steps of 6 ms.
+    slow = {"eye": {"update_period": 0.011}, "watch": {"update_period": 0.013}}  # Nearest to two steps of 6 ms.
     task: Any = Looking(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
     cameras = [trace.__self__ for trace in task.tracers if hasattr(trace.__self__, "trace")]
     env, traced = WarpVecEnv(task), [camera._context.depth_data for camera in cameras]
