@@ -9,6 +9,7 @@ import runpy
 import subprocess
 import sys
 from copy import copy
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -253,6 +254,54 @@ def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_
     np.testing.assert_allclose(image, wanted, rtol=0, atol=1.01 / 255)
 
 
+LAMP = """<mujoco><visual><headlight active="0"/></visual><worldbody>
+  <light name="lamp" type="point" pos="0 0.4 0.3" diffuse="0.9 0.9 0.9" ambient="0 0 0" specular="0 0 0"/>
+  <camera name="eye" quat="0.5 0.5 -0.5 -0.5" fovy="80"/><geom size="0.2" pos="0.6 0.2 0.2"/>
+  <body><joint name="turn"/><geom name="wall" type="box" pos="2 0 0" size="1 9 9" rgba="1 1 1 1"/></body></worldbody>
+  <actuator><motor name="turn" joint="turn"/></actuator></mujoco>"""
+
+
+def test_a_lamp_fades_by_the_attenuation_of_each_environment_and_casts_shadows_when_asked() -> None:
+    class Lit(Looking):
+        @classmethod
+        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
+            return mujoco.MjSpec.from_string(LAMP)
+
+    eye = mdp.Camera(camera_name="eye", width=12, height=9)
+    fading = mdp.Event("light_attenuation", "startup", lights="lamp", ranges=(0.4, 1.0), operation="abs")
+    config = mdp.task_config(
+        mdp.TermsConfig,
+        engine="mujoco",
+        actions=CONFIG.terms("actions"),
+        sensors={"eye": eye, "shaded": replace(eye, use_shadows=True)},
+        observations={name: {"rgb": mdp.Obs("camera_rgb", sensor_name=name)} for name in ("eye", "shaded")},
+        events={"fading": fading},
+        rewards=CONFIG.terms("rewards"),
+    )
+    task = Lit(config, num_envs=2, device="cpu", seed=0)
+    images = WarpVecEnv(task).get_observations()
+    model, data, wall = task.model, mujoco.MjData(task.model), task.model.geom("wall").id
+    mujoco.mj_forward(model, data)
+    up, hit = np.tan(np.deg2rad(40)), np.zeros(1, dtype=np.int32)
+    attenuations, shadows = task.parameter("light_attenuation").numpy()[:, 0], 0
+    assert np.abs(attenuations[0] - attenuations[1]).min() > 0.02
+    for row, column in np.ndindex(9, 12):
+        ray = np.array([1.0, (0.5 - (column + 0.5) / 12) * 2 * up * 12 / 9, (0.5 - (row + 0.5) / 9) * 2 * up])
+        mujoco.mj_ray(model, data, np.zeros(3), ray, None, 1, -1, hit, None)
+        if hit[0] != wall:
+            continue
+        way = data.light_xpos[0] - ray  # The wall is 1 m ahead.
+        far = np.linalg.norm(way)
+        mujoco.mj_ray(model, data, data.light_xpos[0], -way, None, 1, -1, hit, None)
+        shadows += hit[0] != wall
+        for env, attenuation in enumerate(attenuations):
+            light = 0.9 * -way[0] / far / (attenuation @ (1.0, far, far * far))  # Lambert's law; MuJoCo's attenuation.
+            shaded = light if hit[0] == wall else 0.3 * light  # What MuJoCo Warp leaves of it.
+            for name, expected in (("eye", light), ("shaded", shaded)):
+                np.testing.assert_allclose(images[name][env, :, row, column], expected, rtol=0, atol=1.01 / 255)
+    assert 2 < shadows < 20
+
+
 def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> None:
     slow = {"eye": {"update_period": 0.011}, "watch": {"update_period": 0.013}}  # Nearest to two steps of 6 ms.
     task: Any = Looking(CONFIG.change(engine="mujoco", sensors=slow), num_envs=ENVS, device="cpu", seed=0)
@@ -288,9 +337,13 @@ def test_an_image_is_drawn_when_an_episode_begins_and_then_in_each_period() -> N
 def test_cameras_and_rays_of_the_same_geoms_share_a_tree_that_is_fitted_once_a_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ray = mdp.RayCast("grid", size=(0.0, 0.0), direction=(0.8, 0.0, -0.6), body="head", include_geom_groups=(0, 5))
-    changes: Any = {"watch": {"enabled_geom_groups": (0, 1)}, "ray": ray}  # No geom is in the groups 1, 2 and 5.
-    observed = {"policy": {"position": None, "ray": mdp.Obs("ray_distances", sensor_name="ray")}}
+    along = (0.8, 0.0, -0.6)
+    one: Any = {"size": (0.0, 0.0), "direction": along, "body": "head", "ray_alignment": "world"}
+    ray = mdp.RayCast("grid", **one, include_geom_groups=(0, 5))
+    deep = replace(ray, include_geom_groups=(0, 4))  # The box before it, which hides the floor.
+    changes: Any = {"watch": {"enabled_geom_groups": (0, 1)}, "ray": ray, "deep": deep}  # 1, 2 and 5 have no geom.
+    rays = {name: mdp.Obs("ray_distances", sensor_name=name) for name in ("ray", "deep")}
+    observed = {"policy": {"position": None, **rays}}
     config = CONFIG.change(engine="mujoco", sensors=changes, observations=observed)
     task, fitted = Looking(config, num_envs=ENVS, device="cpu", seed=0), list[Any]()
     env = WarpVecEnv(task)
@@ -300,16 +353,20 @@ def test_cameras_and_rays_of_the_same_geoms_share_a_tree_that_is_fitted_once_a_s
     monkeypatch.setattr(tracing.mjw, "refit_bvh", lambda *given: fitted.append(refit(*given)))
     for trace in task.tracers:
         trace()
-    assert len(fitted) == 1
-    observations = env.step(torch.ones(ENVS, 1))[0]
+    assert len(fitted) == 2, "one of the group 0, and one of 0 and 4"
+    observations, hidden = env.step(torch.ones(ENVS, 1))[0], 0
     for row in range(ENVS):
         views = seen(task, row, "eye", EYES["eye"]), seen(task, row, "fixed", config.terms("sensors")["watch"])
         for image, view in zip((observations["image"][row, 0], observations["watch"][row, 0]), views, strict=True):
             np.testing.assert_allclose(image * FAR, np.clip(view.depth, 0.01, FAR), rtol=0, atol=1e-5)
         model, data, head = views[0].model, views[0].data, views[0].data.body("head")
-        ray, groups = head.xmat.reshape(3, 3) @ (0.8, 0.0, -0.6), np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)
-        distance = mujoco.mj_ray(model, data, head.xpos, ray, groups, 1, head.id, np.zeros(1, dtype=np.int32), None)
-        np.testing.assert_allclose(observations["policy"][row], distance, rtol=0, atol=1e-5)
+        distances = list[float]()
+        for kept in ((1, 0, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0)):
+            groups, hit = np.array(kept, dtype=np.uint8), np.zeros(1, dtype=np.int32)
+            distances.append(mujoco.mj_ray(model, data, head.xpos, along, groups, 1, head.id, hit, None))
+        hidden += distances[1] < distances[0] - 0.1
+        np.testing.assert_allclose(observations["policy"][row], distances, rtol=0, atol=1e-5)
+    assert hidden
 
 
 def test_the_last_image_of_an_episode_is_that_before_the_reset() -> None:

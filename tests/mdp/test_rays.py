@@ -23,7 +23,8 @@ MODEL = """<mujoco><asset><mesh name="wedge" vertex="0 0 0 0.4 0 0 0 0.4 0 0 0 0
   <geom name="floor" type="plane" size="0 0 1"/>
   <body name="trunk" pos="0 0 0.6"><joint name="yaw" axis="0 0 1"/><joint name="roll" axis="1 0 0"/>
     <joint name="pitch" axis="0 1 0"/><geom name="hull" type="box" size="0.2 0.1 0.05" mass="1"/>
-    <site name="left" pos="0.2 0.1 0"/><site name="right" pos="0.2 -0.1 0" euler="0 90 20"/></body>
+    <site name="left" pos="0.2 0.1 0"/><body name="leg" pos="0.25 -0.15 0">
+      <geom size="0.03" mass="0.1"/><site name="right" euler="0 90 20"/></body></body>
   <geom name="ball" size="0.2" pos="0.3 0.2 0.1"/><geom type="box" size="0.1 0.3 0.1" pos="-0.3 0 0.1"/>
   <geom type="mesh" mesh="wedge" pos="0.1 -0.5 0"/><geom type="cylinder" size="0.3 0.1" pos="1 0 0.4" group="4"/>
 </worldbody><actuator><motor name="turn" joint="yaw"/></actuator></mujoco>"""
@@ -101,7 +102,8 @@ def hits(task: Any, env: int, name: str) -> tuple[np.ndarray, np.ndarray]:
     kind, frames = FRAMES[name]
     found: list[tuple[float, np.ndarray]] = []
     for frame in (getattr(data, kind)(each) for each in frames):
-        turn, body = frame.xmat.reshape(3, 3), model.body("trunk").id if term.exclude_parent_body else -1
+        bodies = {"body": np.arange(model.nbody), "site": model.site_bodyid, "geom": model.geom_bodyid}
+        turn, body = frame.xmat.reshape(3, 3), int(bodies[kind][frame.id]) if term.exclude_parent_body else -1
         if term.ray_alignment == "yaw":
             ahead = np.array([turn[0, 0], turn[1, 0], 0.0]) / np.hypot(turn[0, 0], turn[1, 0])
             turn = np.stack([ahead, np.cross([0, 0, 1], ahead), [0, 0, 1]], axis=1)
