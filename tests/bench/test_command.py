@@ -1,4 +1,4 @@
-"""`shoal bench` where its results cannot be written: refused before minutes of measurements."""
+"""`shoal bench`: what it steps in turns; and where its results cannot be written, it refuses before it measures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shoal.bench import bench
+from shoal.bench.environments import measure_environments
 from shoal.config import BenchConfig
 from shoal.errors import UsageError
 
@@ -32,3 +33,10 @@ def test_results_below_a_file_are_refused_at_once(tmp_path: Path) -> None:
     assert refused(tmp_path / "file" / "bench.json") == (
         f"--json asks for {tmp_path}/file, but {tmp_path}/file is no directory: pass a directory that you can write to."
     )
+
+
+def test_cameras_are_measured_alone_beside_the_task_and_the_bare_engine() -> None:
+    config = BenchConfig(task="Cartpole-Swingup-Depth", num_envs=2, seconds=0.01)
+    rates = measure_environments(config, "cpu")
+    assert [*rates] == ["shoal on cpu", "bare MuJoCo C", "its cameras and rays"]
+    assert min(rates.values()) > 0

@@ -2,13 +2,15 @@
 
 A task with a MuJoCo model is compared with the bare engine with the same model and threads: both are stepped in turn, a
 few steps each, so that a busy machine slows both. The task gets new random actions in each step, and the bare engine
-simulates its states with its controls. A task with a reference simulation in another engine is compared with that.
+simulates its states with its controls. The task's cameras and rays alone take turns with it, too. A task with a
+reference simulation in another engine is compared with that.
 """
 
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -43,6 +45,7 @@ def measure_here(arguments: Mapping[str, Any]) -> dict[str, float]:
     import torch
 
     from shoal.envs.vec_env import build_vec_env
+    from shoal.sim.graphs import CapturedGraph, run_all
     from shoal.sim.isolation import isolated
 
     # Always the same cores, so that the scheduler does not affect the comparison.
@@ -55,9 +58,12 @@ def measure_here(arguments: Mapping[str, Any]) -> dict[str, float]:
         steppers: dict[str, Callable[[], object]] = {f"shoal on {device}": lambda: env.step(next(actions))}
         for _ in range(_WARM_UP):
             env.step(next(actions))
-        engine = getattr(getattr(env, "task", None), "engine", None)
+        task: Any = getattr(env, "task", None)
+        engine = getattr(task, "engine", None)
         if engine is not None:
             steppers[f"bare {engine.title}"] = engine.bare()
+        if tracers := getattr(task, "tracers", ()):
+            steppers["its cameras and rays"] = CapturedGraph(partial(run_all, tracers), task.device).launch
         wait = torch.cuda.synchronize if device != "cpu" else lambda: None
         rates = {name: rate * num_envs for name, rate in _call_rates(steppers, wait, arguments["seconds"]).items()}
         reference = spec.load_reference()
