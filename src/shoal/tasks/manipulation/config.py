@@ -123,5 +123,7 @@ LIFT_CUBE_DEPTH = LIFT_CUBE.change(
         },
         "camera": {"depth": Obs("camera_depth", sensor_name="wrist", cutoff_distance=0.5, noise=0.01)},
     },
+    # A student has nothing to find out, and only learns to grasp where there is something to grasp.
+    events={"cube": {"in_hand": 0.2}},
 )
 """The same for a policy that sees the cube and does not know where it is; the critic's observations serve a teacher."""

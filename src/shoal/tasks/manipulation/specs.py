@@ -1,5 +1,7 @@
 """Registry entries of the manipulation tasks: names, summaries and tuned learners. Importable without Warp."""
 
+from dataclasses import replace
+
 from shoal.config import DistillationConfig, ppo
 from shoal.config.algorithm import SMALL_CNN
 from shoal.config.rsl_rl import DistillationAlgorithmConfig, student
@@ -26,12 +28,18 @@ SPECS = (
             teacher_task="Arm-Lift-Cube",
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
             # A memory sees through the noise. With one pass, two optimizer steps an iteration, it learned little.
-            student=student("CNNModel", rnn_type="gru", rnn_hidden_dim=128, hidden_dims=(128, 128, 64), cnn=SMALL_CNN),
-            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=6),
+            student=student(
+                "CNNModel",
+                rnn_type="gru",
+                rnn_hidden_dim=128,
+                hidden_dims=(128, 128, 64),
+                cnn=replace(SMALL_CNN, spatial_softmax_temperature=1.0),
+            ),
+            algorithm=DistillationAlgorithmConfig(num_learning_epochs=2, gradient_length=6),
         ),
         learner="distillation",
         num_envs=64,
-        max_iterations=400,
+        max_iterations=4000,
         builder="shoal.tasks.manipulation.task:LiftCube",
         gpu_bytes_per_env=363_000,
         observation_size=1_073,
