@@ -57,6 +57,10 @@ class Visited:
         (client,) = self.server.get_clients().values()
         return client.camera.position, client.camera.look_at
 
+    def looks_from(self, position: np.ndarray) -> bool:
+        """Whether the visitor's camera is there [m]."""
+        return np.allclose(self.camera()[0], position, atol=1e-3)
+
 
 @pytest.fixture(scope="module")
 def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visited]:
@@ -88,15 +92,18 @@ def visited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visited]:
         viewer._pacer.paused = True  # A page that shows steps is slow.
         try:
             with visit(f"http://127.0.0.1:{server.get_port()}") as page:
-                yield Visited(page, run, viewer, panel, playback, server)
+                visited = Visited(page, run, viewer, panel, playback, server)
+                assert visited.until(lambda: len(server.get_clients()) == 1)
+                # A page draws before it has the scene's camera and its keys, and on a busy machine long before.
+                assert visited.until(lambda: visited.looks_from(server.initial_camera.position))
+                page.wait_for_function("window.shoalKeys")
+                yield visited
         finally:
             server.stop()
 
 
 def test_the_camera_stays_where_it_is_under_the_keys_that_steer(visited: Visited) -> None:
     page = visited.page
-    assert visited.until(lambda: len(visited.server.get_clients()) == 1)
-    page.wait_for_timeout(1000)  # It takes the place that the scene gives it.
     before = visited.camera()
     for key in "wasdqex WASDQEX ":  # Capital ones are those of Caps Lock. The second space bar pauses again.
         page.keyboard.press(key, delay=100)
@@ -118,6 +125,8 @@ def test_a_checkpoint_chosen_in_the_list_is_loaded_and_stays_and_keys_steer_then
         lambda: all(map(torch.equal, policy.learner.state()["actor_state_dict"].values(), saved.values()))
     )
     assert not panel.loads_newer.value
+    page.keyboard.press("x")
+    assert visited.until(lambda: panel.commands == [0.0, 0.0, 0.0])
     page.keyboard.press("w")
     assert visited.until(lambda: panel.commands == [0.2, 0.0, 0.0])
 
@@ -143,6 +152,17 @@ def test_keys_steer_after_a_slider_was_moved(visited: Visited) -> None:
     assert visited.until(lambda: panel.commands == [0.0, 0.1, 0.0])
 
 
+def test_a_key_acts_in_the_loop_which_writes_the_sliders_too_and_not_beside_it(visited: Visited) -> None:
+    page, panel = visited.page, visited.panel
+    page.keyboard.press("x")
+    assert visited.until(lambda: panel.commands == [0.0, 0.0, 0.0])
+    page.keyboard.press("w")
+    assert wait_until(lambda: not panel._keys.empty())
+    assert panel.commands == [0.0, 0.0, 0.0]
+    visited.viewer._update(time.monotonic())
+    assert panel.commands == [0.2, 0.0, 0.0]
+
+
 def test_a_robot_that_was_clicked_is_followed_until_follow_it_is_unticked(visited: Visited) -> None:
     page, panel, playback = visited.page, visited.panel, visited.playback
 
@@ -154,7 +174,10 @@ def test_a_robot_that_was_clicked_is_followed_until_follow_it_is_unticked(visite
         """How far the balls have moved in the picture [pixels]."""
         return abs(float(np.median(reds()[:, 1]) - np.median(since[:, 1])))
 
+    (client,) = visited.server.get_clients().values()
+    client.camera.position, client.camera.look_at = np.array([0.8, -0.5, 0.3]), np.zeros(3)  # The balls are apart.
     page.keyboard.press("x")
+    page.wait_for_timeout(500)
     assert visited.until(lambda: len(reds()) > 100)
     seen = reds()
     y, x = np.median(seen[seen[:, 1] > np.median(seen[:, 1])], axis=0)  # The right one is environment 1.

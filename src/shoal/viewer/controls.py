@@ -48,6 +48,8 @@ class ControlPanel:
         The first policy of the `menu` is shown, and of `images` those that it observes of the first environment.
         """
         self._clicks: SimpleQueue[Action] = SimpleQueue()
+        self._keys: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        """What the keys do. It is done in the viewer's loop, which writes the sliders, too."""
         self.checkpoints: SimpleQueue[str] = SimpleQueue()
         """Names of checkpoints that were chosen."""
         tabs = gui.add_tab_group()
@@ -110,8 +112,8 @@ class ControlPanel:
         hand_keys_to_hotkeys(gui, " " + "".join(keys) + (STOP if commands else ""))
 
     def _hotkey(self, gui: viser.GuiApi, label: str, key: Any, act: Callable[[], None]) -> None:  # noqa: ANN401  viser's.
-        async def run(_: viser.CommandEvent) -> None:  # In one thread: presses that follow each other are not lost.
-            act()
+        async def run(_: viser.CommandEvent) -> None:  # In one thread: presses keep their order.
+            self._keys.put(act)
 
         gui.add_command(label, hotkey=key).on_trigger(run)
 
@@ -133,7 +135,9 @@ class ControlPanel:
         return button
 
     def clicks(self) -> Iterator[Action]:
-        """Yield the buttons clicked since the last call."""
+        """Do what the keys do that were pressed since the last call, and yield the buttons clicked."""
+        while not self._keys.empty():
+            self._keys.get()()
         while not self._clicks.empty():
             yield self._clicks.get()
 
