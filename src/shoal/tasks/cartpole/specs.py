@@ -17,6 +17,7 @@ _DEPTH = replace(
     _PPO,
     obs_groups={"actor": ("policy",), "critic": ("critic",)},
     actor=replace(_PPO.actor, class_name="CNNModel", obs_normalization=False, cnn=SMALL_CNN),
+    algorithm=replace(_PPO.algorithm, entropy_coef=0.02),
 )
 
 _SKRL_PPO = SkrlPpoConfig(
@@ -93,7 +94,7 @@ SPECS = (
         env=SWINGUP_DEPTH,
         agent=_DEPTH,
         num_envs=128,
-        max_iterations=300,
+        max_iterations=800,
         builder="shoal.tasks.cartpole.mujoco_task:SwingupDepth",
         gpu_bytes_per_env=39_300,
         observation_size=3_461,
