@@ -35,7 +35,7 @@ TASKS = {"flat": "Quadruped-Velocity-Flat", "rough": "Quadruped-Velocity-Rough"}
 FOVY, TURNS = 60.0, 9
 EQUAL = 1e-4
 """[m]."""
-EYE = {"parent_body": "trunk", "pos": (0.27, 0.0, 0.03), "quat": (0.6533, 0.2706, -0.2706, -0.6533), "fovy": FOVY}
+EYE = {"parent_body": "{base}", "pos": (0.27, 0.0, 0.03), "quat": (0.6533, 0.2706, -0.2706, -0.6533), "fovy": FOVY}
 
 
 def look(task: str, size: int, num_envs: int) -> tuple[Any, np.ndarray]:
