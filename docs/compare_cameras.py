@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +28,16 @@ from shoal import mdp
 from shoal.envs.vec_env import build_vec_env
 from shoal.sim.graphs import run_all
 from shoal.tasks import registry
+from shoal.tasks.quadruped.config import DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 TASKS = {"flat": "Quadruped-Velocity-Flat", "rough": "Quadruped-Velocity-Rough"}
-FOVY, TURNS = 60.0, 9
+TURNS = 9
 EQUAL = 1e-4
 """[m]."""
-EYE = {"parent_body": "{base}", "pos": (0.27, 0.0, 0.03), "quat": (0.6533, 0.2706, -0.2706, -0.6533), "fovy": FOVY}
+EYE = DEPTH.terms("sensors")["front"]
 
 
 def look(task: str, size: int, num_envs: int) -> tuple[Any, np.ndarray]:
@@ -45,7 +47,7 @@ def look(task: str, size: int, num_envs: int) -> tuple[Any, np.ndarray]:
     config = config.change(
         engine="mjwarp",
         fresh_observations=True,  # Of the poses after the step, which the others compute of its positions.
-        sensors={"eye": mdp.Camera(width=size, height=size, **EYE)},
+        sensors={"eye": replace(EYE, width=size, height=size, update_period=0.0)},
         observations={"eye": {"depth": mdp.Obs("camera_depth", sensor_name="eye", cutoff_distance=100.0)}},
     )
     env: Any = build_vec_env(spec, config, num_envs=num_envs, device="cpu", seed=0)
@@ -62,7 +64,7 @@ def mujoco_rays(task: Any, size: int) -> tuple[Callable[[], None], np.ndarray]: 
     for data, qpos in zip(poses, task.qpos.numpy(), strict=True):
         data.qpos[:] = qpos
         mujoco.mj_forward(model, data)
-    y, x = (1 - (np.mgrid[:size, :size] + 0.5) / size * 2) * np.tan(np.deg2rad(FOVY) / 2)
+    y, x = (1 - (np.mgrid[:size, :size] + 0.5) / size * 2) * np.tan(np.deg2rad(EYE.fovy) / 2)
     rays = np.stack([-x, y, -np.ones_like(x)], axis=-1).reshape(-1, 3)
     lengths = np.linalg.norm(rays, axis=1)
     depths, geoms = np.empty((len(poses), size**2)), np.empty(size**2, np.int32)
