@@ -199,9 +199,10 @@ CASES = [
     ("in_process", "another network"),
     ("in_process", "a new term"),
     ("in_process", "a missing term"),
+    ("in_process", "an edited robot"),
     pytest.param("two_workers", "an exception while it starts", marks=pytest.mark.soak),
 ]
-"""One that each of the stages refuses: the plan, the worker, the task's configuration, and workers beside others."""
+"""One for each that refuses: plan, worker, the task's configuration, files of the run, and workers beside others."""
 RARE_CASES = [*(("in_process", name) for name in FAILURES), ("two_workers", "a new term")]
 
 
@@ -220,13 +221,14 @@ def test_a_resume_that_fails_leaves_the_run_as_it_was(name: str, trained: Traine
         ended = trained.resume(*(flag.format(**names) for flag in case.flags))
     finally:
         write_task(trained.where)
+        after = content(trained.run)
+        for file in changed.keys() & before.keys():
+            if changed[file] != before[file]:
+                (trained.run / file).write_bytes(before[file])
     assert ended.code == case.code, ended.stdout + ended.stderr
     assert case.sentence.format(**names) in ended.last_line
     assert "Traceback" not in ended.stderr
-    assert content(trained.run) == changed
-    for file in changed.keys() & before.keys():
-        if changed[file] != before[file]:
-            (trained.run / file).write_bytes(before[file])
+    assert after == changed
 
 
 def starting(trained: Trained, tmp_path: Path) -> tuple[Running, int]:

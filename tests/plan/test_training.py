@@ -8,6 +8,7 @@ import pytest
 
 from shoal.cli.parse import parse_train
 from shoal.commands.check_env import check
+from shoal.commands.train import make_plan
 from shoal.config import CheckEnvConfig
 from shoal.errors import UsageError
 from shoal.machine.gpus import VisibleGpus
@@ -48,12 +49,12 @@ def test_a_joint_that_a_task_of_ones_own_misspells_is_refused_before_anything_is
     config = parse_train([f"{file}:Arm", *CPU, *flags])
     said = r"^The model of Arm \(see line \d+ of .*arm\.py\) does not compile: .*'elbo' for actuator.*line 24"
     with pytest.raises(UsageError, match=said):
-        plan_training(config, {}, VisibleGpus())
+        make_plan(config)
     assert capfd.readouterr() == ("", "")  # No greeting of Warp's.
 
 
 def test_a_task_of_ones_own_that_can_be_built_is_planned() -> None:
-    plan = plan_training(parse_train([f"{ARM}:Arm", *CPU, "--dry-run"]), {}, VisibleGpus())
+    plan = make_plan(parse_train([f"{ARM}:Arm", *CPU, "--dry-run"]))
     assert plan.launch_mode == "in process"
 
 
@@ -70,7 +71,7 @@ def test_an_index_out_of_bounds_in_a_task_of_ones_own_is_refused_by_train_and_ch
         r"The term commands\.goal of Arm reads or writes outside of an array, on axis 1: .* Look at line \d+ of .*\.py"
     )
     with pytest.raises(UsageError, match=said):
-        plan_training(parse_train([f"{file}:Arm", *CPU]), {}, VisibleGpus())
+        make_plan(parse_train([f"{file}:Arm", *CPU]))
     with pytest.raises(UsageError, match=said):
         next(check(CheckEnvConfig(task=f"{file}:Arm", gpu_ids=("None",), env=resolve(f"{file}:Arm").env)))
     assert capfd.readouterr() == ("", "")

@@ -48,6 +48,7 @@ def make_plan(config: SweepConfig) -> SweepPlan:
     plan = plan_launch(launch, os.environ, gpus)
     # The training that all trials begin with is refused here, and not by each of them.
     base = plan_training(training_of(sweep, {}, launch, plan.devices[0]), {}, gpus)
+    base.spec.check_build(base.config.env)
     notes = (*plan.notes, *base.notes, *preflight(base, os.environ, gpus))
     refuse_unwritable("--log-root", folder)
     shared = plan.shared(notes=tuple(dict.fromkeys(notes)), run_dir=str(folder.absolute()), backend=None)

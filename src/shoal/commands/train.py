@@ -77,7 +77,9 @@ def make_plan(config: TrainConfig) -> TrainPlan:
         plan = plan_training(
             config, os.environ, gpus, partial(probe_hosts, os.environ, config, (config.task,)) if config.hosts else None
         )
-        refuse_other_models(plan)
+        refuse_other_models(plan)  # Before its own robot, if that was edited, is built.
+        if plan.leads:
+            plan.spec.check_build(plan.config.env)
         plan = replace(plan, notes=(*plan.notes, *preflight(plan, os.environ, gpus)))
     except (UsageError, MachineBusyError) as error:
         if not config.dry_run:

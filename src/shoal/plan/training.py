@@ -99,8 +99,6 @@ def plan_training(
     continued, start, iteration, passed_over = find_start(config, spec) if launch.leads else (None, None, 0, [])
     if launch.leads and start is None:
         config, start = with_teacher(config)
-    if launch.leads:
-        spec.check_build(config.env)
     change = changes_since(config, start, world_size, num_envs)
     notes = (*launch.notes, spec.note, *spec.check_env(config.env), *passed_over, change)
     notes = (*notes, _wandb_note(config, continued))
