@@ -49,6 +49,28 @@ def test_a_bug_of_ours_shows_its_traceback_and_exits_with_one() -> None:
     assert "name 'pairs' is not defined" in ended.stderr
 
 
+TASK = """
+import os, signal
+class Default:
+    def __set_name__(self, owner, name):  # Dataclasses call it for each field.
+        os.kill(os.getpid(), signal.{})
+class Task:
+    field = Default()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"), [("SIGINT", 130, "Interrupted."), ("SIGTERM", 143, "Ended by SIGTERM.")]
+)
+def test_a_signal_while_a_class_is_made_ends_a_command_as_at_any_other_time(
+    tmp_path: Path, name: str, code: int, said: str
+) -> None:
+    (tmp_path / "task.py").write_text(TASK.format(name), encoding="utf-8")
+    words = [*SHOAL, "train", f"{tmp_path / 'task.py'}:Task", "--dry-run"]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (code, "", f"Error: {said}")
+
+
 def test_a_command_that_asks_for_more_memory_than_there_is_says_so() -> None:
     hungry = "from shoal.cli import help, main; import torch; help.print_tasks = lambda _: torch.empty(10**15)"
     script = f"import sys; sys.argv = ['shoal', 'tasks']; {hungry}; main.run('shoal')"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,9 +54,9 @@ class Mine(arm_task.Arm):
     def build_model(cls, config):
         return mujoco.MjModel.from_xml_path(config.robot)
 
-    def allocate(self):  # In workers; the plan builds the model alone.
+    def allocate(self):
         started = Path(os.environ.get("SHOAL_TEST_STARTED", "none"))
-        if started.is_dir():
+        if started.is_dir() and self.num_envs == 8:  # In workers; the plan checks indices with fewer environments.
             (started / os.environ.get("RANK", "0")).write_text(str(os.getpid()), encoding="utf-8")
             while True:
                 threading.Event().wait(0.1)  # A signal that comes just before signal.pause() would not end it.
@@ -245,10 +244,6 @@ def test_ctrl_c_while_it_starts_leaves_the_run_as_it_was(trained: Trained, tmp_p
     before = content(trained.run)
     running, _ = starting(trained, tmp_path)
     running.signal_all(signal.SIGINT)
-    if trained.workers == "1":
-        running.read_until("SIGINT: stopping after this iteration")
-        time.sleep(0.4)  # Sooner it would be the same key press.
-        running.signal_all(signal.SIGINT)
     ended = running.end()
     assert ended.code == 130, ended.stdout + ended.stderr
     assert content(trained.run) == before

@@ -7,7 +7,8 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -73,7 +74,7 @@ def run(name: str) -> NoReturn:
         on_ending(_raise_ended)  # A training replaces these handlers when it begins.
         prepare_streams()
         _refuse_deleted_directory()
-        shoal(sys.argv[1:] if name == "shoal" else [name, *sys.argv[1:]])
+        _with_signals(partial(shoal, sys.argv[1:] if name == "shoal" else [name, *sys.argv[1:]]))
         sys.stdout.flush()
     except ShoalError as error:
         end(error.exit_code, error)
@@ -96,6 +97,19 @@ def run(name: str) -> NoReturn:
         sizes = "the number of environments or episodes, networks or --agent.num-steps-per-env"
         end(1, ShoalError(f"There is not enough memory ({reason.partition('.')[0]}): make {sizes} smaller."))
     end(0)
+
+
+def _with_signals(call: Callable[[], None]) -> None:
+    """Call, and raise a signal that came in a `__set_name__`, as dataclasses have: Python 3.11 makes it an error."""
+    try:
+        call()
+    except Exception as error:
+        reason: BaseException | None = error
+        while reason is not None:
+            if isinstance(reason, RuntimeError) and isinstance(reason.__cause__, KeyboardInterrupt):
+                raise reason.__cause__ from None
+            reason = reason.__cause__
+        raise
 
 
 def _refuse_deleted_directory() -> None:

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -47,6 +47,8 @@ def make_plan(
     """
     jobs = jobs or find_jobs(config, overrides)
     if config.out is not None:
+        with suppress(OSError):  # Refused when it is opened.
+            _refuse_other_files(Path(config.out))
         _refuse_changed(Path(config.out), jobs)
     if config.hosts and config.out and not Path(config.out).resolve().is_relative_to(Path(config.log_root).resolve()):
         raise UsageError(
@@ -150,11 +152,7 @@ def _open(plan: EvaluatePlan, view: ProgressReporter, stack: ExitStack) -> Path:
         else:
             run = RunDir(Path(config.out))
             folder_of(run.manifest_json)
-            if any(run.path.iterdir()) and not run.manifest_json.exists():
-                raise UsageError(
-                    f"--out {run.path} holds files, but no results of an evaluation: pass a new directory, or that of "
-                    "an evaluation to go on with."
-                )
+            _refuse_other_files(run.path)
         lock_run(run, stack)
         run.folder.make(run.ranks_dir)
         clear_exit_records(run)
@@ -170,6 +168,15 @@ def _open(plan: EvaluatePlan, view: ProgressReporter, stack: ExitStack) -> Path:
 
 _MAY_CHANGE = ("timeout", "retries", "policy_device", "video")
 """Fields of a job that do not change its episodes."""
+
+
+def _refuse_other_files(out: Path) -> None:
+    """Refuse a directory that holds files, but no results, before it is tried whether it can be written."""
+    if out.is_dir() and any(out.iterdir()) and not RunDir(out).manifest_json.exists():
+        raise UsageError(
+            f"--out {out} holds files, but no results of an evaluation: pass a new directory, or that of an "
+            "evaluation to go on with."
+        )
 
 
 def _refuse_changed(out: Path, jobs: Sequence[Job]) -> None:

@@ -120,11 +120,12 @@ def _recording_for_torchrun() -> Generator[None]:
     try:
         yield
     except ShoalError as error:
-        if launcher_of(os.environ) == "torchrun" and not isinstance(error, InterruptedRunError | TerminatedRunError):
-            from torch.distributed.elastic.multiprocessing.errors import get_error_handler
-
+        file = os.environ.get("TORCHELASTIC_ERROR_FILE")
+        if file and not isinstance(error, InterruptedRunError | TerminatedRunError):
+            # Without a traceback, which torch's own function adds: the rank has printed it.
+            told = {"message": f"{type(error).__name__}: {error}", "timestamp": int(time.time())}
             with suppress(OSError):
-                get_error_handler().record_exception(error)
+                Path(file).write_text(json.dumps(told), encoding="utf-8")
         raise
 
 
