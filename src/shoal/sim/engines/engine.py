@@ -155,7 +155,7 @@ class Engine(ABC):
     @property
     def derives_constants(self) -> bool:
         """Whether constants of the model follow from a parameter that changes."""
-        return any(name in SETCONST_INPUTS or name.startswith("opt.") for name in self.changing)
+        return decides_constants(self.changing)
 
     @property
     def derived(self) -> set[str]:
@@ -269,6 +269,11 @@ def row_copies(pairs: Iterable[tuple[wp.array, wp.array]]) -> wp.array:
         copies.append(RowCopy())
         copies[-1].source, copies[-1].target = rows_of(source), rows_of(target)
     return wp.array(copies, dtype=RowCopy)
+
+
+def decides_constants(names: Iterable[str]) -> bool:
+    """Whether `mj_setConst` derives others from any of these parameters of the model."""
+    return any(name in SETCONST_INPUTS or name.startswith("opt.") for name in names)
 
 
 def some_of(envs: np.ndarray) -> str:

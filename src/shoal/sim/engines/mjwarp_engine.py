@@ -29,6 +29,7 @@ from shoal.sim.engines.engine import (
     KINEMATIC,
     STATE,
     Engine,
+    decides_constants,
     dtype_of,
     row_copies,
     rows_of,
@@ -246,7 +247,8 @@ class MjwarpEngine(Engine):
 
     def apply_parameters(self) -> None:
         """Derive constants from the parameters, which MuJoCo Warp reads from our arrays."""
-        if self.parameters:
+        # Its inverse weights of a slide joint with armature are not those that MuJoCo compiles.
+        if decides_constants(self.parameters):
             mjw.set_const(self._model, self._pass, restore=False)
 
     def bare(self) -> Callable[[], None]:
