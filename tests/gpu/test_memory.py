@@ -67,7 +67,7 @@ def test_a_task_declares_what_an_environment_takes(name: str, tmp_path: Path, mo
 def test_a_training_that_runs_out_of_gpu_memory_ends_with_one_sentence(
     flags: tuple[str, ...], num_envs: str, flag: str, tmp_path: Path
 ) -> None:
-    # Cartpole-Swingup takes 258 bytes an environment. NVML reports more memory, so that the training starts.
+    # Cartpole-Swingup takes 77 bytes an environment. NVML reports more memory, so that the training starts.
     environ = os.environ | environment(Settings(count=1, memory_bytes=1 << 20))
     words = (*TRAIN, "Cartpole-Swingup", "--gpu-ids", "0", "--max-iterations", "1", "--log-root", str(tmp_path))
     ended = subprocess.run([*words, *flags], env=environ, capture_output=True, text=True, check=False)

@@ -60,7 +60,7 @@ _SWINGUP = TaskSpec(
     num_envs=512,
     max_iterations=150,
     builder="shoal.tasks.cartpole.task:Swingup",
-    gpu_bytes_per_env=258,
+    gpu_bytes_per_env=77,
     observation_size=5,
     reference="shoal.tasks.cartpole.model:reference_rate",
 )
@@ -74,7 +74,7 @@ SPECS = (
         num_envs=512,
         max_iterations=100,
         builder="shoal.tasks.cartpole.task:Balance",
-        gpu_bytes_per_env=290,
+        gpu_bytes_per_env=101,
         observation_size=5,
         reference="shoal.tasks.cartpole.model:reference_rate",
     ),

@@ -47,7 +47,7 @@ SPECS = (
         num_envs=256,
         max_iterations=600,
         builder="shoal.tasks.quadruped.task:FlatVelocity",
-        gpu_bytes_per_env=38_700,
+        gpu_bytes_per_env=39_900,
         observation_size=96,
     ),
     _task(
