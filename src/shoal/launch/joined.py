@@ -123,9 +123,9 @@ def _recording_for_torchrun() -> Generator[None]:
         file = os.environ.get("TORCHELASTIC_ERROR_FILE")
         if file and not isinstance(error, InterruptedRunError | TerminatedRunError):
             # Without a traceback, which torch's own function adds: the rank has printed it.
-            told = {"message": f"{type(error).__name__}: {error}", "timestamp": int(time.time())}
+            content = {"message": f"{type(error).__name__}: {error}", "timestamp": int(time.time())}
             with suppress(OSError):
-                Path(file).write_text(json.dumps(told), encoding="utf-8")
+                Path(file).write_text(json.dumps(content), encoding="utf-8")
         raise
 
 
