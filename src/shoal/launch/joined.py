@@ -125,7 +125,7 @@ def _recording_for_torchrun() -> Generator[None]:
             # Without a traceback, which torch's own function adds: the rank has printed it.
             content = {"message": f"{type(error).__name__}: {error}", "timestamp": int(time.time())}
             with suppress(OSError):
-                Path(file).write_text(json.dumps(content), encoding="utf-8")
+                folder_of(Path(file)).write(Path(file), json.dumps(content))
         raise
 
 
