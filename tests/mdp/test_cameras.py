@@ -254,6 +254,36 @@ def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_
     np.testing.assert_allclose(image, wanted, rtol=0, atol=1.01 / 255)
 
 
+PAINTED = """<mujoco><visual><headlight ambient="1 1 1" diffuse="0 0 0" specular="0 0 0"/></visual><asset>
+  <texture name="sky" type="skybox" builtin="flat" rgb1="0.2 0.4 0.6" width="8" height="8"/>
+  <texture name="paint" type="2d" builtin="flat" rgb1="0.2 0.8 0.4" width="8" height="8"/>
+  <material name="painted" texture="paint" rgba="1 0.5 1 1"/></asset><worldbody>
+  <camera name="eye" quat="0.5 0.5 -0.5 -0.5"/><body><joint name="turn"/>
+  <geom type="box" pos="2 2 0" size="1 2 9" material="painted"/></body></worldbody>
+  <actuator><motor name="turn" joint="turn"/></actuator></mujoco>"""
+
+
+def test_a_camera_has_the_textures_of_materials_and_the_sky_unless_it_is_declared_without() -> None:
+    class Painted(Looking):
+        @classmethod
+        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
+            return mujoco.MjSpec.from_string(PAINTED)
+
+    eye = mdp.Camera(camera_name="eye", width=2, height=1)  # A wall to the left, and the sky.
+    config = mdp.task_config(
+        mdp.TermsConfig,
+        engine="mujoco",
+        actions=CONFIG.terms("actions"),
+        sensors={"eye": eye, "plain": replace(eye, use_textures=False)},
+        observations={name: {"rgb": mdp.Obs("camera_rgb", sensor_name=name)} for name in ("eye", "plain")},
+        rewards=CONFIG.terms("rewards"),
+    )
+    images = WarpVecEnv(Painted(config, num_envs=1, device="cpu", seed=0)).get_observations()
+    seen_colours = {name: images[name][0, :, 0].T for name in ("eye", "plain")}
+    np.testing.assert_allclose(seen_colours["eye"], [(0.2, 0.4, 0.4), (0.2, 0.4, 0.6)], rtol=0, atol=1.01 / 255)
+    np.testing.assert_allclose(seen_colours["plain"], [(1.0, 0.5, 1.0), (0.0, 0.0, 0.0)], rtol=0, atol=1.01 / 255)
+
+
 LAMP = """<mujoco><visual><headlight active="0"/></visual><worldbody>
   <light name="lamp" type="point" pos="0 0.4 0.3" diffuse="0.9 0.9 0.9" ambient="0 0 0" specular="0 0 0"/>
   <camera name="eye" quat="0.5 0.5 -0.5 -0.5" fovy="80"/><geom size="0.2" pos="0.6 0.2 0.2"/>
