@@ -284,6 +284,57 @@ def test_a_camera_has_the_textures_of_materials_and_the_sky_unless_it_is_declare
     np.testing.assert_allclose(seen_colours["plain"], [(1.0, 0.5, 1.0), (0.0, 0.0, 0.0)], rtol=0, atol=1.01 / 255)
 
 
+SPOT = """<mujoco><visual><headlight active="0"/></visual><asset>
+  <texture name="chequer" type="2d" builtin="checker" rgb1="0.2 0.8 0.4" rgb2="0.9 0.3 0.6" width="64" height="64"/>
+  <material name="paint" texture="chequer"/></asset><worldbody><light name="lamp" type="spot" pos="1 0 0" dir="1 0 0"/>
+  <camera name="eye" quat="0.5 0.5 -0.5 -0.5" fovy="60"/><body><joint name="turn"/>
+  <geom type="box" pos="3 0 0" size="1 2 2" material="paint"/></body></worldbody>
+  <actuator><motor name="turn" joint="turn"/></actuator></mujoco>"""
+
+DRAWN = {
+    **{f"light_{name}": (0.2, 0.6) for name in ("ambient", "diffuse", "specular")},
+    "light_attenuation": (0.1, 0.2),
+    "light_cutoff": (20.0, 40.0),
+    "light_exponent": (2.0, 20.0),
+    **{f"mat_{name}": (0.2, 0.6) for name in ("emission", "shininess", "specular", "rgba")},
+    "mat_texrepeat": (1.0, 4.0),
+}
+
+
+def test_what_events_draw_of_lights_and_materials_is_seen_as_if_the_model_had_it() -> None:
+    def build(events: dict[str, Any], drawn: Mapping[str, np.ndarray]) -> tuple[Any, torch.Tensor]:
+        class Lit(Looking):
+            @classmethod
+            def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
+                spec = mujoco.MjSpec.from_string(SPOT)
+                for path, values in drawn.items():
+                    kind, _, name = path.partition("_")
+                    setattr(spec.lights[0] if kind == "light" else spec.materials[0], name, values)
+                return spec
+
+        config = mdp.task_config(
+            mdp.TermsConfig,
+            engine="mujoco",
+            actions=CONFIG.terms("actions"),
+            sensors={"eye": mdp.Camera(camera_name="eye", width=12, height=9)},
+            observations={"image": {"rgb": mdp.Obs("camera_rgb", sensor_name="eye")}},
+            events=events,
+            rewards=CONFIG.terms("rewards"),
+        )
+        task = Lit(config, num_envs=2, device="cpu", seed=0)
+        return task, WarpVecEnv(task).get_observations()["image"]
+
+    of = {"light": {"lights": "lamp"}, "mat": {"materials": "paint"}}
+    events = {
+        name: mdp.Event(name, "startup", ranges=ranges, operation="abs", **of[name.partition("_")[0]])
+        for name, ranges in DRAWN.items()
+    }
+    task, images = build(events, {})
+    for env, image in enumerate(images):
+        drawn = {name: task.parameter(name).numpy()[env, 0] for name in DRAWN}
+        np.testing.assert_allclose(image, build({}, drawn)[1][0], rtol=0, atol=1.01 / 255)
+
+
 LAMP = """<mujoco><visual><headlight active="0"/></visual><worldbody>
   <light name="lamp" type="point" pos="0 0.4 0.3" diffuse="0.9 0.9 0.9" ambient="0 0 0" specular="0 0 0"/>
   <camera name="eye" quat="0.5 0.5 -0.5 -0.5" fovy="80"/><geom size="0.2" pos="0.6 0.2 0.2"/>
