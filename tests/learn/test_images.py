@@ -14,6 +14,7 @@ from rsl_rl.utils import split_and_pad_trajectories
 from support.learners import RslRlLoop, loop_on, train
 from tensordict import TensorDict
 
+from shoal import mdp
 from shoal.config import CnnConfig, GrpoConfig, ModelConfig, TrainConfig
 from shoal.config.rsl_rl import to_rsl_rl
 from shoal.envs.vec_env import WarpVecEnv
@@ -32,7 +33,7 @@ AGENT: Any = resolve("Cartpole-Swingup-Depth").agent
 AGENT = replace(AGENT, num_steps_per_env=4, algorithm=replace(AGENT.algorithm, num_mini_batches=2))
 BOTH = replace(
     AGENT,
-    obs_groups={"actor": ("policy", "critic"), "critic": ("critic",)},
+    obs_groups={"actor": ("policy", "critic", "last"), "critic": ("critic",)},
     actor=replace(AGENT.actor, obs_normalization=True),
 )
 SOFT = replace(AGENT.actor.cnn, spatial_softmax_temperature=0.5)
@@ -57,7 +58,8 @@ AGENTS = {
 
 
 def built() -> WarpVecEnv:
-    config = SwingupDepth.config.change(engine="mujoco")
+    last = mdp.Obs("camera_depth", sensor_name="eye", cutoff_distance=4.0)
+    config = SwingupDepth.config.change(engine="mujoco", observations={"last": {"depth": last}})
     return WarpVecEnv(SwingupDepth(config, num_envs=NUM_ENVS, device="cpu", seed=0))
 
 
@@ -118,9 +120,10 @@ def test_an_exported_policy_takes_images_row_by_row(loop: RslRlLoop, env: WarpVe
     seen, session = random_observations(env), onnxruntime.InferenceSession(onnx)
     metadata = session.get_modelmeta().custom_metadata_map
     groups = json.loads(metadata["observation_groups"])
-    assert groups == [*(["critic"] if loop.config.agent in (BOTH, RECURRENT) else []), "policy"]
-    assert json.loads(metadata["observation_shapes"])[-1] == [3, 24, 48]
-    assert json.loads(metadata["observation_columns"])[-1] == 3 * 24 * 48
+    assert groups == (["critic", "policy", "last"] if loop.config.agent in (BOTH, RECURRENT) else ["policy"])
+    at = groups.index("policy")
+    assert json.loads(metadata["observation_shapes"])[at] == [3, 24, 48]
+    assert json.loads(metadata["observation_columns"])[at] == 3 * 24 * 48
     assert json.loads(metadata["observations"])["policy"][0]["shape"] == [3, 24, 48]
     flat = torch.cat([seen[group].flatten(1) for group in groups], dim=1)
     policy, exported = loop.learner.policy(), torch.export.load(program).module()
