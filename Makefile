@@ -60,7 +60,7 @@ test-spawn:                   ## Rung 2: real workers.
 test-emulated:                ## Rung 3 on emulated GPUs: what needs a GPU, or runs on any device.
 	$(RUN) python tests/support/emulated_gpu pytest -m "not slow"
 
-test-soak:                    ## What CI leaves out for its time: about an hour.
+test-soak:                    ## What CI leaves out for its time: about three hours on two cores.
 	$(RUN) pytest -m soak
 	$(RUN) python tests/support/emulated_gpu pytest -m slow
 
