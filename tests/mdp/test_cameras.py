@@ -225,6 +225,27 @@ def test_depth_and_segmentation_are_those_of_mujocos_renderer(env: WarpVecEnv, t
     assert len({*geoms[middle, middle][near]}) > 2
 
 
+def colours_in(spec: mujoco.MjSpec, sensors: dict[str, Any], num_envs: int = 1, **config: Any) -> tuple[Any, Any]:
+    """Return a task of a scene with a joint `turn`, and what each camera sees, (num_envs, 3, height, width)."""
+
+    class Scene(Looking):
+        @classmethod
+        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
+            return spec.copy()
+
+    built = mdp.task_config(
+        mdp.TermsConfig,
+        engine="mujoco",
+        actions=CONFIG.terms("actions"),
+        sensors=sensors,
+        observations={name: {"rgb": mdp.Obs("camera_rgb", sensor_name=name)} for name in sensors},
+        rewards=CONFIG.terms("rewards"),
+        **config,
+    )
+    task = Scene(built, num_envs=num_envs, device="cpu", seed=0)
+    return task, WarpVecEnv(task).get_observations()
+
+
 DARK = """<mujoco><visual><headlight active="{}" ambient="0.1 0.2 0.1" diffuse="0.4 0.3 0.2" specular="0 0 0"/></visual>
   <worldbody><camera name="eye" quat="0.5 0.5 -0.5 -0.5"/><body><joint name="turn"/>
   <geom type="box" pos="2 0 0" size="1 9 9" rgba="0.9 0.6 0.3 1"/></body></worldbody>
@@ -235,23 +256,10 @@ DARK = """<mujoco><visual><headlight active="{}" ambient="0.1 0.2 0.1" diffuse="
 def test_a_scene_without_lights_is_lit_by_the_headlight_and_without_it_by_three_tenths(
     active: int, light: tuple[float, ...]
 ) -> None:
-    class Dark(Looking):
-        @classmethod
-        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
-            return mujoco.MjSpec.from_string(DARK.format(active))
-
-    rgb = {"rgb": mdp.Obs("camera_rgb", sensor_name="eye")}
-    config = mdp.task_config(
-        mdp.TermsConfig,
-        engine="mujoco",
-        actions=CONFIG.terms("actions"),
-        sensors={"eye": mdp.Camera(camera_name="eye", width=4, height=3)},
-        observations={"image": rgb},
-        rewards=CONFIG.terms("rewards"),
-    )
-    image = WarpVecEnv(Dark(config, num_envs=1, device="cpu", seed=0)).get_observations()["image"][0]
+    eye = mdp.Camera(camera_name="eye", width=4, height=3)
+    _, images = colours_in(mujoco.MjSpec.from_string(DARK.format(active)), {"eye": eye})
     wanted = np.multiply(light, (0.9, 0.6, 0.3))[:, None, None] * np.ones((3, 3, 4))  # The light falls straight on it.
-    np.testing.assert_allclose(image, wanted, rtol=0, atol=1.01 / 255)
+    np.testing.assert_allclose(images["eye"][0], wanted, rtol=0, atol=1.01 / 255)
 
 
 PAINTED = """<mujoco><visual><headlight ambient="1 1 1" diffuse="0 0 0" specular="0 0 0"/></visual><asset>
@@ -264,21 +272,9 @@ PAINTED = """<mujoco><visual><headlight ambient="1 1 1" diffuse="0 0 0" specular
 
 
 def test_a_camera_has_the_textures_of_materials_and_the_sky_unless_it_is_declared_without() -> None:
-    class Painted(Looking):
-        @classmethod
-        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
-            return mujoco.MjSpec.from_string(PAINTED)
-
     eye = mdp.Camera(camera_name="eye", width=2, height=1)  # A wall to the left, and the sky.
-    config = mdp.task_config(
-        mdp.TermsConfig,
-        engine="mujoco",
-        actions=CONFIG.terms("actions"),
-        sensors={"eye": eye, "plain": replace(eye, use_textures=False)},
-        observations={name: {"rgb": mdp.Obs("camera_rgb", sensor_name=name)} for name in ("eye", "plain")},
-        rewards=CONFIG.terms("rewards"),
-    )
-    images = WarpVecEnv(Painted(config, num_envs=1, device="cpu", seed=0)).get_observations()
+    sensors = {"eye": eye, "plain": replace(eye, use_textures=False)}
+    _, images = colours_in(mujoco.MjSpec.from_string(PAINTED), sensors)
     seen_colours = {name: images[name][0, :, 0].T for name in ("eye", "plain")}
     np.testing.assert_allclose(seen_colours["eye"], [(0.2, 0.4, 0.4), (0.2, 0.4, 0.6)], rtol=0, atol=1.01 / 255)
     np.testing.assert_allclose(seen_colours["plain"], [(1.0, 0.5, 1.0), (0.0, 0.0, 0.0)], rtol=0, atol=1.01 / 255)
@@ -302,37 +298,20 @@ DRAWN = {
 
 
 def test_what_events_draw_of_lights_and_materials_is_seen_as_if_the_model_had_it() -> None:
-    def build(events: dict[str, Any], drawn: Mapping[str, np.ndarray]) -> tuple[Any, torch.Tensor]:
-        class Lit(Looking):
-            @classmethod
-            def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
-                spec = mujoco.MjSpec.from_string(SPOT)
-                for path, values in drawn.items():
-                    kind, _, name = path.partition("_")
-                    setattr(spec.lights[0] if kind == "light" else spec.materials[0], name, values)
-                return spec
-
-        config = mdp.task_config(
-            mdp.TermsConfig,
-            engine="mujoco",
-            actions=CONFIG.terms("actions"),
-            sensors={"eye": mdp.Camera(camera_name="eye", width=12, height=9)},
-            observations={"image": {"rgb": mdp.Obs("camera_rgb", sensor_name="eye")}},
-            events=events,
-            rewards=CONFIG.terms("rewards"),
-        )
-        task = Lit(config, num_envs=2, device="cpu", seed=0)
-        return task, WarpVecEnv(task).get_observations()["image"]
-
+    eye = {"eye": mdp.Camera(camera_name="eye", width=12, height=9)}
     of = {"light": {"lights": "lamp"}, "mat": {"materials": "paint"}}
     events = {
         name: mdp.Event(name, "startup", ranges=ranges, operation="abs", **of[name.partition("_")[0]])
         for name, ranges in DRAWN.items()
     }
-    task, images = build(events, {})
-    for env, image in enumerate(images):
-        drawn = {name: task.parameter(name).numpy()[env, 0] for name in DRAWN}
-        np.testing.assert_allclose(image, build({}, drawn)[1][0], rtol=0, atol=1.01 / 255)
+    task, images = colours_in(mujoco.MjSpec.from_string(SPOT), eye, num_envs=2, events=events)
+    for env, image in enumerate(images["eye"]):
+        spec = mujoco.MjSpec.from_string(SPOT)
+        for path in DRAWN:
+            kind, _, name = path.partition("_")
+            values = task.parameter(path).numpy()[env, 0]
+            setattr(spec.lights[0] if kind == "light" else spec.materials[0], name, values)
+        np.testing.assert_allclose(image, colours_in(spec, eye)[1]["eye"][0], rtol=0, atol=1.01 / 255)
 
 
 LAMP = """<mujoco><visual><headlight active="0"/></visual><worldbody>
@@ -343,24 +322,10 @@ LAMP = """<mujoco><visual><headlight active="0"/></visual><worldbody>
 
 
 def test_a_lamp_fades_by_the_attenuation_of_each_environment_and_casts_shadows_when_asked() -> None:
-    class Lit(Looking):
-        @classmethod
-        def build_spec(cls, config: mdp.TermsConfig) -> mujoco.MjSpec:
-            return mujoco.MjSpec.from_string(LAMP)
-
     eye = mdp.Camera(camera_name="eye", width=12, height=9)
     fading = mdp.Event("light_attenuation", "startup", lights="lamp", ranges=(0.4, 1.0), operation="abs")
-    config = mdp.task_config(
-        mdp.TermsConfig,
-        engine="mujoco",
-        actions=CONFIG.terms("actions"),
-        sensors={"eye": eye, "shaded": replace(eye, use_shadows=True)},
-        observations={name: {"rgb": mdp.Obs("camera_rgb", sensor_name=name)} for name in ("eye", "shaded")},
-        events={"fading": fading},
-        rewards=CONFIG.terms("rewards"),
-    )
-    task = Lit(config, num_envs=2, device="cpu", seed=0)
-    images = WarpVecEnv(task).get_observations()
+    sensors = {"eye": eye, "shaded": replace(eye, use_shadows=True)}
+    task, images = colours_in(mujoco.MjSpec.from_string(LAMP), sensors, num_envs=2, events={"fading": fading})
     model, data, wall = task.model, mujoco.MjData(task.model), task.model.geom("wall").id
     mujoco.mj_forward(model, data)
     up, hit = np.tan(np.deg2rad(40)), np.zeros(1, dtype=np.int32)
