@@ -59,6 +59,7 @@ FAULTY = {
     "reaches": ("socket.connect", "import socket; socket.socket().connect_ex(('127.0.0.1', 1))"),
     "raises": ("traceback", "raise GeneratorExit"),
     "hangs": ("hangs", "import signal; signal.pause()"),
+    "computes": ("hangs", "while True: pass"),
     "grows": ("traceback", "try: bytes(3 << 30)\nexcept MemoryError: raise GeneratorExit"),
     "is refused memory": ("memory", "try: bytes(3 << 30)\nexcept MemoryError as error: print(repr(error))"),
     "ends otherwise": ("exit code", "import os; os._exit(3)"),

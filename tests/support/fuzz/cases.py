@@ -194,7 +194,6 @@ REFUSED = {"plan of a URDF", "evaluate a program"}
 """Commands that may refuse the valid file: a robot without a base that moves, and a program, which may be code."""
 _USAGE = 2
 """Exit code of a refusal."""
-_SLOW = "hangs"
 _VOUCHED = 0.9
 """Share of the changed files of checkpoints whose sum in the manifest is changed, too."""
 _LARGE = 1 << 28
@@ -291,7 +290,7 @@ def side_by_side(corpus: Place, servers: Sequence[Server], work: Callable[[Serve
 def run_cases(
     cases: Cases, numbers: Iterable[int], servers: Sequence[Server], tell: Callable[[str], None]
 ) -> list[Finding]:
-    """Run cases on servers side by side, and tell each finding. What took too long is tried once more, alone."""
+    """Run cases on servers side by side, and tell each finding."""
     left, found = iter(list(numbers)), list[Finding]()
 
     def work(server: Server, place: Place) -> None:
@@ -301,10 +300,7 @@ def run_cases(
                 tell(str(each))
 
     side_by_side(cases.corpus, servers, work)
-    slow = [each.number for each in found if each.kind == _SLOW]
-    found = [each for each in found if each.kind != _SLOW]
-    place = Place(path=cases.corpus.path.with_name("slot-0"))
-    return found + [again for number in slow for again in cases.run(number, servers[0], place) if again.kind == _SLOW]
+    return found
 
 
 def warm_up_commands(corpus: Place) -> list[list[str]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 SECONDS = 10.0
-"""Longest time of a command [s]."""
+"""Longest time that a command may use a core [s]."""
 _TESTS = Path(__file__).parents[2]
 _WITHOUT_MEMORY = re.compile("MemoryError|Unable to allocate|can't allocate memory")
 """What Python, NumPy and torch say where a limit of memory ends a command, also if it is refused in a sentence."""

@@ -11,6 +11,7 @@ import gc
 import importlib
 import io
 import json
+import math
 import os
 import resource
 import select
@@ -28,6 +29,8 @@ from shoal.errors import ShoalError
 
 MEMORY = 2 << 30
 """Memory that a command may take beyond that of its imports [bytes]."""
+PATIENCE = 3
+"""A command may take this many times as long as it may use a core: other processes use cores, too."""
 _FILE = 256 << 20
 """Largest file that it may write [bytes], so that a fault does not fill the disk."""
 _SUBREAPER = 36
@@ -65,17 +68,20 @@ def _run(*, seconds: float, **case: Any) -> dict[str, Any]:
     output, told = os.memfd_create("output"), os.memfd_create("told")
     began = time.monotonic()
     if (process := os.fork()) == 0:
-        _become(output=output, told=told, **case)
+        _become(output=output, told=told, seconds=seconds, **case)
     handle = os.pidfd_open(process)
-    ended, _, _ = select.select([handle], [], [], seconds)
+    ended, _, _ = select.select([handle], [], [], PATIENCE * seconds)
     took = time.monotonic() - began
     os.kill(process, signal.SIGKILL)
     _, status, usage = os.wait4(process, 0)
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGXCPU:
+        ended = []
     left = _end_children()
     printed = _read(output)
     os.close(handle)
     return {
-        "code": os.waitstatus_to_exitcode(status) if ended else None,
+        "code": code if ended else None,
         "seconds": took,
         "peak": usage.ru_maxrss << 10,
         "output": printed[-_LAST:],
@@ -94,6 +100,7 @@ def _become(
     writable: list[str],
     given: str,
     witness: bool,
+    seconds: float,
     output: int,
     told: int,
 ) -> NoReturn:
@@ -103,6 +110,7 @@ def _become(
     resource.setrlimit(resource.RLIMIT_DATA, (held + MEMORY, held + MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (_FILE, _FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
     guard = Guard(writable, given, told)
     if witness:
         guard.witness()
