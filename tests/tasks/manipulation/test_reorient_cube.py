@@ -213,7 +213,7 @@ def test_the_cube_rests_on_the_palm_of_the_shadow_hand(tmp_path: Path) -> None:
     copied = next((tmp_path / "robot").rglob("model.xml"))
     for robot in ("manipulate_block", str(copied)):
         model = ReorientCube.build_model(from_plain(REORIENT_CUBE, {"robot": robot}))
-        assert (model.nu, model.nq, model.body(-1).name) == (20, 31, "cube/body")
+        assert (model.nu, model.nq, model.body(model.nbody - 1).name) == (20, 31, "cube/body")
         kp, _, limits = joint_gains(model, range(model.nu))
         assert (kp.min(), kp.max(), limits.max()) == (1.0, 5.0, 4.785)
         data = mujoco.MjData(model)
