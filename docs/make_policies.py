@@ -53,16 +53,11 @@ class Recipe:
         return [word for name, value in self.env.items() for word in (f"--env.{name.replace('_', '-')}", str(value))]
 
 
-_FEW = ("--num-envs", "256")
-"""With fewer environments, and so more updates, a policy learns in fewer steps."""
 RECIPES = {
     each.name or each.task: each
     for each in (
         Recipe(task="Quadruped-Velocity-Flat"),
-        Recipe(
-            task="Quadruped-Velocity-Rough",
-            training=(*_FEW, "--agent.algorithm.desired-kl", "0.03", "--max-iterations", "1500"),
-        ),
+        Recipe(task="Quadruped-Velocity-Rough"),
         Recipe(
             name="Go2-Velocity-Flat",
             task="Quadruped-Velocity-Flat",
@@ -72,7 +67,7 @@ RECIPES = {
         Recipe(task="G1-Velocity-Flat", training=("--max-iterations", "1730"), seed=42),
         Recipe(task="Arm-Lift-Cube"),
         Recipe(task="Hand-Reorient-Cube", training=("--max-iterations", "950")),
-        Recipe(task="Humanoid-Tracking-Flat", training=(*_FEW, "--max-iterations", "600")),
+        Recipe(task="Humanoid-Tracking-Flat", training=("--num-envs", "256", "--max-iterations", "600")),
         Recipe(task="Cartpole-Swingup"),
     )
 }

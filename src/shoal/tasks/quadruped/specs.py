@@ -23,6 +23,7 @@ _BLIND = DistillationConfig(
     # What the critic observes is what the teacher did, without noise.
     obs_groups={"student": ("policy",), "teacher": ("critic",)},
     student=student(**_MEMORY),
+    algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=6),
 )
 
 _FAST_SAC = FastSacConfig(
@@ -68,6 +69,7 @@ SPECS = (
         agent=_BLIND,
         learner="distillation",
         other_agents=(_ROUGH,),
+        num_envs=128,
         builder="shoal.tasks.quadruped.task:RoughVelocity",
         gpu_bytes_per_env=203_000,
         observation_size=213,
@@ -81,7 +83,6 @@ SPECS = (
             obs_groups={"student": ("policy", "camera"), "teacher": ("critic",)},
             # A foot treads where the camera has looked before.
             student=student("CNNModel", cnn=SMALL_CNN, **_MEMORY),
-            algorithm=DistillationAlgorithmConfig(num_learning_epochs=4, gradient_length=6),
         ),
         learner="distillation",
         num_envs=128,
